@@ -133,6 +133,8 @@ class Numbers:
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
 
+    encode_prompt = encode
+
     def decode(self, ids: Sequence[int]) -> str:
         return text_of(ids)
 

@@ -134,7 +134,7 @@ class Paid:
     def __call__(
         self, prompts: Sequence[str], completion_ids: Sequence[Sequence[int]], **_: Any
     ) -> list[float]:
-        asked = [self.own.encode(prompt) for prompt in prompts]
+        asked = [self.own.encode_prompt(prompt) for prompt in prompts]
         batch = collate_responses(asked, completion_ids, self.own.eos_id)
         with precision(CPU, self.config.precision):
             scores: Tensor = score_in_micro_batches(self.model, batch, study.ROWS)
@@ -151,7 +151,7 @@ def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dic
     flags = study.POLICIES["GRPO"].flags
     records = records_of(config, "a", held_out=False)
     prompts = list(dict.fromkeys(record.prompt for record in records))
-    if any(tokenizer(prompt)["input_ids"] != own.encode(prompt) for prompt in prompts):
+    if any(tokenizer(prompt)["input_ids"] != own.encode_prompt(prompt) for prompt in prompts):
         raise RuntimeError("TRL's tokens of a prompt are others than those that rm-a has read")
     minibatches, rows = flags["minibatches"], flags["prompts_per_step"] * flags["group_size"]
     warmup, steps = minibatches * flags["warmup"], minibatches * config.steps

@@ -18,7 +18,7 @@ from torch import Tensor
 import gpt
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
+from gpt.tokenizer import FORM, Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
 from harness.files import as_user_error
@@ -27,14 +27,7 @@ from harness.safetensors_file import load_weights, require_floats, save_weights
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a checkpoint's header must say to rebuild the model, a tokenizer's own ranks with it."""
-    about = {
-        kind_of(model): dataclasses.asdict(model.config),
-        "tokenizer": tokenizer.name,
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-    }
-    if tokenizer.ranks is None:
-        return about
-    return about | {"tokenizer_ranks": tokenizer.ranks, "tokenizer_form": tokenizer.form}
+    return {kind_of(model): dataclasses.asdict(model.config)} | tokenizer.about
 
 
 def kind_of(model: GPT) -> str:
@@ -68,7 +61,9 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
-    return shaped(tensors, gpt_config_of(about, tensors, path), path).to(device), tokenizer
+    model = shaped(tensors, gpt_config_of(about, tensors, path), path)
+    model.n_text = tokenizer.n_vocab
+    return model.to(device), tokenizer
 
 
 def load_shaped(path: Path, config: GPTConfig) -> GPT:
@@ -123,16 +118,23 @@ def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
 
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
-    """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
-    name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
+    """The tokenizer of `Tokenizer.about`, which a checkpoint holds; UserError if its ids are others now."""
+    name, ranks = str(about.get("tokenizer", "")), about.get("tokenizer_ranks")
     with as_user_error(path):  # a part of another kind, wherever it is used
-        if isinstance(ranks, str) and isinstance(name, str):
-            form = about.get("tokenizer_form", {})
-            taken = form.get("specials", {}).values()
-            tokenizer = build_tokenizer(name, parse_ranks(ranks, path, taken), **form)
+        form = about.get("tokenizer_form", {})
+        # Older files hold a published one's ranks, and more in the form.
+        older = isinstance(ranks, str) and not name.endswith(".tiktoken") and {*form} - {*FORM}
+        if older or "tokenizer_json" in about:
+            # Not at the top: most runs need no template.
+            from gpt.tokenizer_files import published_of
+
+            tokenizer: Tokenizer = published_of(about, path)
+        elif isinstance(ranks, str):
+            parsed = parse_ranks(ranks, path, form["specials"].values())
+            tokenizer = build_tokenizer(name, parsed, **{part: form[part] for part in FORM})
         else:
-            tokenizer = load_tokenizer(str(name))
-    if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
+            tokenizer = load_tokenizer(name)
+    if not older and tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(f"{path} has other ranks of tokenizer {tokenizer.name!r}: train it again")
     return tokenizer
 

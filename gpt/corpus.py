@@ -99,7 +99,7 @@ class TextCorpus:
     ) -> None:
         ids = array("q")  # 8 bytes a token, where a list takes about 40
         for text in texts:
-            ids.extend(tokenizer.encode(text))
+            ids.extend(tokenizer.encode_prompt(text))
             ids.append(tokenizer.eos_id)
         self.tokens = torch.tensor(ids, dtype=torch.int64)
         self.batch_size, self.seed = batch_size, seed
@@ -132,7 +132,7 @@ class TextCorpus:
 def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> Example:
     """Tokens of the prompt, and of the response with its EOS."""
     response = [*tokenizer.encode(record.response), tokenizer.eos_id]
-    return tokenizer.encode(record.prompt), response
+    return tokenizer.encode_prompt(record.prompt), response
 
 
 def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,12 +24,16 @@ from gpt.checkpoint import checked_tokenizer, gpt_config_of, load_shaped
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.files import as_user_error, expanded, parse_json, read_object
+from harness.files import as_user_error, expanded, noted, parse_json, read_object
 from harness.flags import SMALL, renamed
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import read_header
 
 CONFIG_FILE = "config.json"
+FILES = (
+    CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json",
+    "generation_config.json", "chat_template.jinja",
+)  # fmt: skip
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
 
 
@@ -44,18 +48,19 @@ class ModelFolder:
     weights: int  # numbers in its files
     chat_template: str | None
     run: Mapping[str, Any] | None  # the flags in a run's config.json; None of published weights
-    about: Mapping[str, Any] = field(
-        repr=False
-    )  # the header of ours; config.json of published weights
+    about: Mapping[str, Any] = field(repr=False)  # the header of ours, or config.json
+    settings: Mapping[str, Any] = field(repr=False, default_factory=dict)  # tokenizer_config.json
 
     @staticmethod
     def open(name: str | Path) -> ModelFolder:
         """What `name` stands for. UserError where there is no model, or one that is not supported."""
         folder = place_of(name)
-        names = (CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "chat_template.jinja")
-        found = sorted(path for pattern in names for path in folder.glob(pattern))
-        state = tuple((path.name, *_state(path)) for path in found)
-        return _opened(str(name), folder, state)
+        files = sorted(path for pattern in FILES for path in folder.glob(pattern))
+        found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
+        for path in files:
+            if found.run is None and path.suffix != ".safetensors":
+                noted(path)
+        return found
 
     @property
     def start(self) -> Literal["fresh", "pre-trained", "chat"]:
@@ -83,18 +88,27 @@ class ModelFolder:
                 f"{self.origin} is a reward model, which writes no answers: name a policy"
             )
         if self.run is not None:
-            return load_shaped(self.folder / MODEL_FILE, self.shape).to(device)
-        from gpt import huggingface  # which few runs need
+            model = load_shaped(self.folder / MODEL_FILE, self.shape)
+        else:
+            from gpt import huggingface  # which few runs need
 
-        return huggingface.load_hf(self.folder, self.shape).to(device)
+            model = huggingface.load_hf(self.folder, self.shape)
+        tables = (self.folder / name for name in ("tokenizer.json", "vocab.json"))
+        if self.run is not None or any(path.is_file() for path in tables):
+            model.n_text = self.tokenizer().n_vocab
+        return model.to(device)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the model reads and writes."""
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
         if self.run is not None:
             return checked_tokenizer(self.about, self.folder / MODEL_FILE)
         from gpt import huggingface
 
-        return huggingface.load_tokenizer_of(self.folder, self.shape, self.about)
+        return huggingface.load_tokenizer_of(self.folder, self.shape, self.about, self.settings)
 
 
 def open_model(name: str | Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:
@@ -117,8 +131,10 @@ def _opened(origin: str, folder: Path, state: tuple[Any, ...]) -> ModelFolder:
         if "model_type" in config:
             from gpt import huggingface
 
-            shape, weights, template = huggingface.described(folder, config)
-            return ModelFolder(origin, folder, "gpt", shape, weights, template, None, config)
+            shape, weights, template, settings = huggingface.described(folder, config)
+            return ModelFolder(
+                origin, folder, "gpt", shape, weights, template, None, config, settings
+            )
         return _own(origin, folder, renamed(config))
 
 

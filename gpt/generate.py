@@ -181,10 +181,10 @@ def _sampling_models(
 ) -> list[GPT]:
     """The model, and the teacher if it has a share; ValueError unless every response has room."""
     models = [model, mixture.teacher] if mixture and mixture.share else [model]
-    if models[-1].config.vocab_size != model.config.vocab_size:
+    known, needed = (len(each.head_weight) for each in (models[-1], model))
+    if known != needed:
         raise ValueError(
-            f"the teacher knows {models[-1].config.vocab_size} tokens, the model "
-            f"{model.config.vocab_size}: both need one tokenizer"
+            f"the teacher knows {known} tokens, the model {needed}: both need one tokenizer"
         )
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("there is no prompt, or an empty one: a response needs a token to follow")

@@ -33,10 +33,12 @@ from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from gpt.tokenizer_files import (
+    SETTINGS_FILE,
     TOKENIZER_FILE,
     TOKENIZER_FILES,
     chat_template_in,
     read_tokenizer,
+    settings_in,
     write_tokenizer,
 )
 from harness.errors import UserError
@@ -101,11 +103,14 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
 # Open and write -----------------------------------------------------------------------------------
 
 
-def described(folder: Path, config: Mapping[str, Any]) -> tuple[GPTConfig, int, str | None]:
-    """Shape, number of weights and chat template of a folder, `config` its config.json; or UserError."""
+def described(
+    folder: Path, config: Mapping[str, Any]
+) -> tuple[GPTConfig, int, str | None, dict[str, Any]]:
+    """Shape, number of weights, chat template and tokenizer_config.json of a folder; or UserError."""
     shape = published_shape(config, folder / CONFIG_FILE)
     weights = sum(sum(read_header(file)[1].values()) for file in weight_files(folder))
-    return shape, weights, chat_template_in(folder)
+    settings = settings_in(folder / SETTINGS_FILE)
+    return shape, weights, chat_template_in(folder, settings), settings
 
 
 def load_hf(folder: Path, shape: GPTConfig) -> GPT:
@@ -113,17 +118,21 @@ def load_hf(folder: Path, shape: GPTConfig) -> GPT:
 
     Raises UserError for files that are damaged or not exactly this architecture.
     """
-    noted(folder / CONFIG_FILE)
     tensors = read_weights(weight_files(folder), shape)
     check_layers(shape, tensors, folder / MODEL_FILE)
     remedy = "name a folder whose files belong together"
     return shaped(tensors, shape, folder / MODEL_FILE, remedy)
 
 
-def load_tokenizer_of(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer.json in a folder; GPT-2's where there is none, and sizes and end of text say so."""
+def load_tokenizer_of(
+    folder: Path, shape: GPTConfig, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Tokenizer:
+    """The tokenizer.json in a folder; GPT-2's where there is none, and sizes and end of text say so.
+
+    `config` is what config.json holds, `settings` what tokenizer_config.json does.
+    """
     size, end = shape.vocab_size, config.get("eos_token_id")
-    tokenizer = read_tokenizer(folder, size)
+    tokenizer = read_tokenizer(folder, size, config, settings)
     if tokenizer is None and (size, end) != (GPTConfig.vocab_size, GPTConfig.vocab_size - 1):
         raise UserError(
             f"{folder} holds a model of {size} tokens that ends texts with {end}, not GPT-2's, and no "
@@ -179,7 +188,7 @@ def weight_files(folder: Path) -> list[Path]:
     """model.safetensors, or the shards that its index names; UserError for one that is missing."""
     files = [folder / MODEL_FILE]
     if not files[0].is_file() and (folder / INDEX).is_file():
-        names = read_object(noted(folder / INDEX))["weight_map"].values()
+        names = read_object(folder / INDEX)["weight_map"].values()
         files = [folder / Path(name).name for name in sorted(set(names))]
     missing = [path.name for path in files if not path.is_file()]
     if missing:

@@ -101,7 +101,7 @@ def open_prompts(
     limits = Limits(room, 0, room)
     splits = {split: found.prompts(split) for split in SPLITS}
     texts = [record.prompt for records in splits.values() for record in records]
-    lengths = {text: (len(tokenizer.encode(text)), 0) for text in dict.fromkeys(texts)}
+    lengths = {text: (len(tokenizer.encode_prompt(text)), 0) for text in dict.fromkeys(texts)}
     check_fit(data, [lengths[text] for text in texts], limits, "prompts")
     kept = {
         split: [record for record in records if limits.reason(*lengths[record.prompt]) is None]

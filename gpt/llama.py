@@ -237,7 +237,7 @@ class Llama(GPT):
             self.lm_head = nn.Embedding(config.vocab_size, config.n_embd)
 
     @property
-    def head_weight(self) -> Tensor:
+    def whole_head(self) -> Tensor:
         return self.lm_head.weight if self.config.own_head else self.wte.weight
 
     def embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Turn]:

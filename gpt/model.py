@@ -193,6 +193,10 @@ class GPT(nn.Module):
     projections: ClassVar[tuple[str, ...]] = (
         "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj",
     )  # fmt: skip
+    # How many ids the tokenizer has, as whoever opens a model with one says: an embedding padded to a
+    # round number of rows has more. They are in no distribution, sampled or scored, as if their logits
+    # were -inf.
+    n_text: int | None = None
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -223,7 +227,7 @@ class GPT(nn.Module):
         return self.wte.weight.device
 
     @property
-    def head_weight(self) -> Tensor:
+    def whole_head(self) -> Tensor:
         """The matrix of the head, (V, D): the token embedding, to which it is tied."""
         return self.wte.weight
 
@@ -262,8 +266,14 @@ class GPT(nn.Module):
         x = self.wte(tokens) + self.wpe(positions)
         return (F.dropout(x, self.config.dropout, self.training),)
 
+    @property
+    def head_weight(self) -> Tensor:
+        """The head without rows that stand for no text."""
+        weight = self.whole_head
+        return weight if self.n_text in (None, len(weight)) else weight[: self.n_text]
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """The head: (..., D) -> (..., V), float32 at least, also under autocast."""
+        """(..., D) -> (..., V), float32 at least, also under autocast."""
         return head_product(hidden, self.head_weight)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:

@@ -2,7 +2,8 @@
 
 "glassbox" is this project's own byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909, on bytes as
 in GPT-2), trained by `gpt/tokenizer_training.py` and read from a file in this folder: it needs no
-download. "gpt2" is OpenAI's, through tiktoken. Both run on tiktoken's encoder.
+download. "gpt2" is OpenAI's, through tiktoken. Both run on tiktoken's encoder, those of published
+folders on the library `tokenizers` (gpt/tokenizer_files.py).
 """
 
 from __future__ import annotations
@@ -13,45 +14,30 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.templates import CHAT_MARKS, ChatForm
 from harness.console import say_once
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    import tiktoken
+    from data.templates import ChatForm
 
 RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 # GPT-2's pattern with two changes: each digit and each newline is a piece of its own, without a
 # leading space. Merges never cross pieces, so numbers are always read digit by digit. [^\W\d_] is
 # a letter to Python's `re` and to tiktoken's engine alike (they differ on rare non-ASCII signs).
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\S)|[^\S\n]+"
-GPT2_PATTERN = (  # as tiktoken writes it
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-)
-# The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
-DIGITS_PATTERN = (
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
-)
 LONG_BLANK = 250_000  # characters of white space in a row; tiktoken's engine gives up at a million
 END_OF_TEXT = "<|endoftext|>"
-UNUSED = "<|unused "  # begins the names of ids that a model has and its tokenizer has not
 PAD = "<|pad|>"
 # Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
 SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
 TOKENIZER_NAMES = ("glassbox", "gpt2")
-MORE = (
-    "added",
-    "other_ends",
-    "bos_id",
-    "chat_template",
-    "template_tokens",
-)  # what only published folders say
+FORM = ("pattern", "specials", "end", "pad")  # what `build_tokenizer` needs beside ranks
 
 
 @dataclass(frozen=True)
@@ -59,108 +45,81 @@ class Tokenizer:
     """A tiktoken encoding; "gpt2" has `pad_id == eos_id`: never derive a mask from ids alone."""
 
     name: str
-    encoding: tiktoken.Encoding
+    encoding: Any  # tiktoken.Encoding
     eos_id: int
     pad_id: int
-    added: Sequence[str] = ()  # tokens that a text is cut at before all else, as "<think>" may be
+    bos_id: int | None = None  # for those who open what is exported
     other_ends: Sequence[int] = ()  # ids that end an answer as `eos_id` does
-    bos_id: int | None = None  # of a published folder, for those who open what is exported
-    chat_template: str | None = None  # the model's own form of a chat, in Jinja
-    template_tokens: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what it calls bos_token and so on
+    chat: ChatForm | None = None  # the model's own form of a chat, in which files are written
 
     @property
     def n_vocab(self) -> int:
-        """Number of ids; every id from 0 to n_vocab - 1 can be decoded."""
+        """Number of ids, from 0 on, that stand for text or its end; a model may have rows beyond them."""
         return self.encoding.n_vocab
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) of ranks, pattern and added tokens: equal if and only if the ids are."""
+        """sha256 (hex) of ranks, pattern and special tokens: equal if and only if the ids are."""
         digest = hashlib.sha256(rank_lines(self.encoding._mergeable_ranks).encode("ascii"))
         specials = sorted(self.encoding._special_tokens.items())
-        added = [sorted(self.added)] if self.added else []
-        digest.update(json.dumps([self.encoding._pat_str, specials, *added]).encode("utf-8"))
+        digest.update(json.dumps([self.encoding._pat_str, specials]).encode("utf-8"))
         return digest.hexdigest()
 
     @property
-    def ranks(self) -> str | None:
-        """The rank file's text, where the name alone cannot bring the tokenizer back."""
-        return None if self.name in TOKENIZER_NAMES else rank_lines(self.encoding._mergeable_ranks)
+    def parts(self) -> dict[str, Any]:
+        """What brings the tokenizer back where its name alone cannot."""
+        ends = (self.text_of([id]) for id in (self.eos_id, self.pad_id))
+        values = self.encoding._pat_str, self.encoding._special_tokens, *ends
+        ranks = rank_lines(self.encoding._mergeable_ranks)
+        return {"tokenizer_ranks": ranks, "tokenizer_form": dict(zip(FORM, values, strict=True))}
 
     @property
-    def form(self) -> dict[str, Any]:
-        """What `build_tokenizer` needs beside name and ranks."""
-        encoding = self.encoding
-        end, pad = (encoding.decode([token]) for token in (self.eos_id, self.pad_id))
-        specials = dict(encoding._special_tokens)
-        more = {name: getattr(self, name) for name in MORE}
-        return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad} | more
+    def about(self) -> dict[str, Any]:
+        """What a file says of it, for `checked_tokenizer`."""
+        about = {"tokenizer": self.name, "tokenizer_fingerprint": self.fingerprint}
+        return about | ({} if self.name in TOKENIZER_NAMES else self.parts)
+
+    @property
+    def chat_template(self) -> str | None:
+        return None if self.chat is None else self.chat.source
+
+    @property
+    def spelled(self) -> Iterable[str]:
+        """The tokens that are none in a text."""
+        return self.encoding.special_tokens_set
 
     @cached_property
-    def unspelled(self) -> frozenset[int]:
-        """The bytes that the vocabulary lacks: none for ours and GPT-2's, 21 for SmolLM2's."""
-        return frozenset(b for b in range(256) if bytes([b]) not in self.encoding._mergeable_ranks)
-
-    @cached_property
-    def marks(self) -> frozenset[str]:
-        """The marks of a chat's turns (data/templates.py), where this tokenizer has tokens for them."""
-        of_chat = frozenset[str]() if self.chat is None else self.chat.marks
-        return frozenset(CHAT_MARKS) & self.encoding.special_tokens_set | of_chat
-
-    @cached_property
-    def chat(self) -> ChatForm | None:
-        """The model's own form of a chat, in which files are written; None: it has none.
-
-        UserError for a template that cannot write a question and its answer.
-        """
-        if self.chat_template is None:
-            return None
-        specials = {t for t in self.encoding.special_tokens_set if not t.startswith(UNUSED)}
-        ends = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
-        tokens = {n: self.encoding.decode([id]) for n, id in ends.items() if id is not None}
-        return ChatForm(self.chat_template, (self.template_tokens or tokens).items(), specials)
-
-    @cached_property
-    def cuts(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
-        """What finds the tokens that stand whole in a text, the longest first; other special ones."""
-        whole = {*self.added, *self.marks}
-        other = {text for text in self.encoding.special_tokens_set if not text.startswith(UNUSED)}
-        texts = (sorted(found, key=len, reverse=True) for found in (whole, other - whole))
-        first, second = ("|".join(map(re.escape, found)) or r"(?!)" for found in texts)
-        return re.compile(f"({first})"), re.compile(second)
+    def _spelled(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self.spelled)) or "(?!)")
 
     def encode(self, text: str) -> list[int]:
-        """The ids of text. "<|endoftext|>" in it is spelled out, not special; a chat's marks and other
-        `added` tokens are tokens. A character that the vocabulary cannot spell becomes U+FFFD.
-        """
-        whole, special = self.cuts
-        if found := special.search(text):
+        """The ids of a text, which may go on from another. "<|endoftext|>" in it is spelled out."""
+        if found := self._spelled.search(text):
             say_once(f"note: {found[0]} in a text is read letter by letter, as no special token")
-        single, ids = self.encoding.encode_single_token, list[int]()
-        for place, part in enumerate(whole.split(text)):
-            ids += [single(part)] if place % 2 else self._ordinary(part)
-        return ids
+        return self._ids(text)
 
-    def _ordinary(self, text: str) -> list[int]:
-        """The ids of text in which no token stands whole; UserError for blanks it cannot read."""
-        if self.unspelled:
-            text = "".join(
-                "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c
-                for c in text
-            )
-        if (
-            len(text) > LONG_BLANK
-            and max(map(len, re.findall(r"\s+", text)), default=0) > LONG_BLANK
-        ):
+    def _ids(self, text: str) -> list[int]:
+        blanks = re.findall(r"\s+", text) if len(text) > LONG_BLANK else []
+        if max(map(len, blanks), default=0) > LONG_BLANK:
             raise UserError(f"there are over {LONG_BLANK:,} blanks in a row: take them out")
         return self.encoding.encode_ordinary(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD."""
+    def encode_prompt(self, text: str) -> list[int]:
+        """The ids of a text that goes on from no other: a prompt, or a document."""
+        return self.encode(text)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that an id stands for, a special token's those of its name."""
+        return self.encoding.decode_single_token_bytes(token)
+
+    def text_of(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens by their names; broken UTF-8 becomes U+FFFD."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """`text_of`, without end-of-text and padding."""
         silent = (self.eos_id, self.pad_id, *self.other_ends)
-        return self.encoding.decode([token for token in ids if token not in silent])
+        return self.text_of(token for token in ids if token not in silent)
 
 
 @cache
@@ -184,12 +143,8 @@ def build_tokenizer(
     specials: dict[str, int] | None = None,
     end: str = END_OF_TEXT,
     pad: str = PAD,
-    **more: Any,
 ) -> Tokenizer:
-    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>, unless others are given.
-
-    more: the fields of MORE; without one a text begins with the token that ends it.
-    """
+    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>, unless others are given."""
     import tiktoken  # not at the top: a model of numbers, as in bench/, needs none
 
     specials = specials or {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
@@ -200,8 +155,7 @@ def build_tokenizer(
         special_tokens=specials,
         explicit_n_vocab=len(ranks) + len(specials),
     )
-    more = {"bos_id": specials[end]} | more
-    return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad], **more)
+    return Tokenizer(name, encoding, specials[end], specials[pad], bos_id=specials[end])
 
 
 def _load_gpt2() -> Tokenizer:

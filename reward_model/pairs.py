@@ -57,7 +57,7 @@ def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
     another tokenizer than that of the recording its text is encoded.
     """
     return TokenPair(
-        tokenizer.encode(record.prompt),
+        tokenizer.encode_prompt(record.prompt),
         _answer_tokens(record, "chosen", tokenizer),
         _answer_tokens(record, "rejected", tokenizer),
         {key: value for key, value in record.meta.items() if key not in RECORDED},
@@ -172,7 +172,7 @@ def sample_pairs(
     out; UserError for a policy that writes nothing else. `rng` shuffles and drives the annotator's
     noise. Where a second model is given, `against`, each of the K is compared with each of its K.
     """
-    encoded = [tokenizer.encode(record.prompt) for record in prompts]
+    encoded = [tokenizer.encode_prompt(record.prompt) for record in prompts]
     seed = rng.getrandbits(32)
     made = step = fruitless = 0
     while made < count:
@@ -315,7 +315,7 @@ def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
     """A row for pairs.jsonl: text to read, then tokens, which say whether an answer ended."""
     sides = ("chosen", "rejected")
     texts = {name: tokenizer.decode(getattr(pair, name)) for name in sides}
-    texts = {"prompt": tokenizer.encoding.decode(pair.prompt)} | texts  # with the marks of a chat
+    texts = {"prompt": tokenizer.text_of(pair.prompt)} | texts  # with the marks of a chat
     ends = {tokenizer.eos_id, *tokenizer.other_ends}
     ended = {f"{name}_ended": not ends.isdisjoint(getattr(pair, name)[-1:]) for name in sides}
     return texts | pair.meta | ended | {f"{name}_tokens": getattr(pair, name) for name in sides}

@@ -159,7 +159,7 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     unsure = least_sure(pairs("train", picked, FEW))
     both = zip_longest(unsure[:picked], usual)
     more = {"chosen_from": flags.model, "rejected_from": flags.against or flags.model}
-    asked = {tuple(tokenizer.encode(record.prompt)): record for record in records}
+    asked = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
     rows = []
     for pair in (p for two in both for p in two if p):
         record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks

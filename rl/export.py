@@ -20,7 +20,8 @@ from data.sources import file_source, is_world
 from gpt.folder import ModelFolder, place_of
 from gpt.huggingface import model_type, save_hf, special_ids
 from gpt.model import GPT
-from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
+from gpt.tokenizer import Tokenizer
+from gpt.tokenizer_files import with_pad
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import (
@@ -84,7 +85,7 @@ def with_form_of(data: str, tokenizer: Tokenizer) -> Tokenizer:
         except (UserError, OSError) as error:
             print(f"that prompts were in the chat template is a guess: {error}")
             asked = True
-    return tokenizer if asked else replace(tokenizer, chat_template=None)
+    return tokenizer if chat is None or asked else replace(tokenizer, chat=None)
 
 
 def new_folder(path: Path) -> Path:
@@ -114,12 +115,10 @@ def as_classifier(
             gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
             left = 0.0
         if tokenizer.pad_id == tokenizer.eos_id:
-            form, pad = tokenizer.form, tokenizer.n_vocab
-            form |= {"specials": form["specials"] | {PAD: pad}, "pad": PAD}
-            ranks = tokenizer.encoding._mergeable_ranks
-            tokenizer = build_tokenizer(tokenizer.name, ranks, **form)
-            gpt.wte.weight = nn.Parameter(nn.functional.pad(gpt.wte.weight, (0, 0, 0, 1)))
-            gpt.config = replace(gpt.config, vocab_size=pad + 1)
+            tokenizer = with_pad(tokenizer)
+            more = max(0, tokenizer.pad_id + 1 - gpt.config.vocab_size)
+            gpt.wte.weight = nn.Parameter(nn.functional.pad(gpt.wte.weight, (0, 0, 0, more)))
+            gpt.config = replace(gpt.config, vocab_size=len(gpt.wte.weight))
     return gpt, score, left, tokenizer
 
 
@@ -136,10 +135,11 @@ prompt = tokenizer.apply_chat_template(
 )
 """
 USES = {
-    "AutoModelForCausalLM": """inputs = tokenizer(prompt, return_tensors="pt")
+    "AutoModelForCausalLM": """inputs = tokenizer(promptBARE, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs)[0]))""",
     "AutoModelForSequenceClassification": """# Prompt and answer are encoded apart, the end of text last.
-ids = tokenizer(prompt)["input_ids"] + tokenizer(answer)["input_ids"] + [END]
+ids = tokenizer(promptBARE)["input_ids"]
+ids += tokenizer(answer, add_special_tokens=False)["input_ids"] + [END]
 print(model(torch.tensor([ids])).logits[0, 0]OFFSET)  # the normalised reward""",
 }
 
@@ -149,10 +149,11 @@ def model_card(
 ) -> str:
     """What the model is, where it comes from and how it is used."""
     use = USES[opens].replace("END", str(tokenizer.eos_id))
-    use = CHAT * (tokenizer.chat_template is not None) + use
+    use = CHAT * (tokenizer.chat is not None) + use  # which writes what begins a text
+    use = use.replace("BARE", ", add_special_tokens=False" if tokenizer.chat else "")
     use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
     kind, shape = model_type(model.config), model.config
-    template = "its first model's" if tokenizer.chat_template else "none, it was not trained on one"
+    template = "its first model's" if tokenizer.chat else "none, it was not trained on one"
     return f"""---
 library_name: transformers
 tags: [{kind}, rlhf, glassbox-rlhf]

@@ -156,7 +156,7 @@ def lessons(  # line 4
         if answer is None:
             continue
         prompt, answered = rollout.records[row].prompt, rollout.responses[answer]
-        lesson = tokenizer.encode(config.lesson.format(prompt=prompt, answer=answered))
+        lesson = tokenizer.encode_prompt(config.lesson.format(prompt=prompt, answer=answered))
         if len(lesson) + lengths[row] <= context:
             kept[row] = lesson
     rows = torch.tensor(list(kept), dtype=torch.long)

@@ -175,7 +175,7 @@ class Talk:
     def answer(self, text: str) -> list[Answer]:
         """The model's answer and that of the one beside it, drawn with the same random numbers."""
         record, self.asked = self.read(text), self.asked + 1
-        room = self.policy.config.context - len(self.tokenizer.encode(record.prompt))
+        room = self.policy.config.context - len(self.tokenizer.encode_prompt(record.prompt))
         if room < 1 or not record.prompt or (not text.strip() and self.tokenizer.chat):
             raise UserError("the prompt leaves no room for an answer, or is empty: type another")
         params = replace(self.params, max_new_tokens=min(self.params.max_new_tokens, room))

@@ -202,7 +202,7 @@ def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation)
         item = record.meta["item"]
         if set(re.findall(r"\w+", text)) & set(reviews.ITEMS) == {item}:
             other = reviews.ITEMS[(reviews.ITEMS.index(item) + 1) % len(reviews.ITEMS)]
-            prompts.append(tokenizer.encode(record.prompt))
+            prompts.append(tokenizer.encode_prompt(record.prompt))
             for texts, named in ((right, item), (wrong, other)):
                 tokens = tokenizer.encode(re.sub(rf"\b{item}\b", named, text))
                 texts.append([*tokens, tokenizer.eos_id])

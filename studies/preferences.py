@@ -37,13 +37,12 @@ from data.files.read import read_preferences, read_prompts
 from data.records import PromptRecord, split_of
 from data.templates import instruction_prompt, instruction_text
 from data.worlds.instructions import words as words_in
-from gpt.folder import open_model
+from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
-from gpt.tokenizer_files import read_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -161,9 +160,7 @@ def write_pairs(config: PreferencesConfig) -> dict[str, int]:
     Prompts are in the chat model's form, so that every command splits them alike (data/records.py). The
     held-out ones are in each file.
     """
-    size, rows = read_json(config.model / "config.json")["vocab_size"], []
-    tokenizer = read_tokenizer(config.model, size)
-    chat = None if tokenizer is None else tokenizer.chat
+    chat, rows = ModelFolder.open(config.model).tokenizer().chat, []
     for row in read_json(config.pairs):
         asked = instruction_text(row["instruction"], row["input"])
         answers = {name: row[name].strip() for name in ("output", "chosen", "rejected")}
@@ -414,7 +411,7 @@ class Judge:
         model, tokenizer = self.model
         both = zip(answers, ended, strict=True)
         read = [tokenizer.encode(answer) + [tokenizer.eos_id] * end for answer, end in both]
-        prompts = [tokenizer.encode(prompt) for prompt in self.prompts]
+        prompts = [tokenizer.encode_prompt(prompt) for prompt in self.prompts]
         batch = collate_responses(prompts, read, tokenizer.eos_id).to(model.device)
         with precision(model.device, self.config.precision):
             found: list[float] = score_in_micro_batches(model, batch, ROWS).tolist()

@@ -34,6 +34,7 @@ LOOP = ("loop", "actor_critic")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
     "gpt/huggingface.py": {"huggingface_hub"},
+    "gpt/tokenizer_files.py": {"tokenizers"},
 }  # extras: inside functions of these files only
 
 

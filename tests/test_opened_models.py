@@ -65,9 +65,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("data.sources.RUNS", tmp_path / "runs")
     tokenizer = chat_tokenizer("phi-3")
     save_hf(llama(tokenizer), tmp_path / "mine", tokenizer)
-    save_hf(
-        llama(tokenizer), tmp_path / "plain", dataclasses.replace(tokenizer, chat_template=None)
-    )
+    save_hf(llama(tokenizer), tmp_path / "plain", dataclasses.replace(tokenizer, chat=None))
     rows = [
         {"instruction": f"Say {n}", "chosen": f"It is {n}.", "rejected": "no"} for n in range(60)
     ]
@@ -414,7 +412,7 @@ def test_every_stage_writes_prompts_in_the_models_form(
     pairs = [*read_jsonl(judge / "pairs.jsonl"), *read_jsonl(judge / "held_out_pairs.jsonl")]
     assert {row["prompt"] for row in pairs} <= prompts and len(pairs) > 40
     _, tokenizer = load_reward_model(judge)
-    assert tokenizer.encoding.decode([tokenizer.eos_id]) == "<|end|>"
+    assert tokenizer.text_of([tokenizer.eos_id]) == "<|end|>"
     assert {row["chosen_tokens"][-1] for row in pairs} == {tokenizer.eos_id}
 
     config = settings(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import require_package
 
 from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import GPT2_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import BYTES, hub_form, published
 from harness.files import read_object
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
@@ -35,15 +40,30 @@ def documented(heading: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
 
 
+def bytes_form(specials: Iterable[str], merges: Iterable[str] = (), **parts: Any) -> dict[str, Any]:
+    """A tokenizer.json of all bytes, then of merges, then of special tokens; `parts` of it are changed."""
+    require_package("tokenizers")
+    texts = [*BYTES, *(merge.replace(" ", "") for merge in merges), *specials]
+    return hub_form({text: id for id, text in enumerate(texts)}, merges, specials) | parts
+
+
+def published_tokenizer(
+    form: dict[str, Any], end: int, name: str = "toy", **more: Any
+) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, which ends and pads texts with id `end`."""
+    none = {"bos_id": None, "other_ends": (), "chat_template": None, "template_tokens": {}}
+    more = {"eos_id": end, "pad_id": end} | none | more
+    return published(name, json.dumps(form), more, Path(name))
+
+
 def chat_tokenizer(name: str) -> Tokenizer:
     """Bytes, and the special tokens of the model, its template with them."""
     about = TEMPLATES[name]
-    texts = dict.fromkeys([about["bos"], about["eos"], *about["more"]])
-    ranks = {bytes([value]): value for value in range(256)}
-    return build_tokenizer(
-        name, ranks, GPT2_PATTERN, {t: 256 + i for i, t in enumerate(texts)}, about["eos"], about["eos"],
-        bos_id=256, chat_template=about["template"],
-        template_tokens={"bos_token": about["bos"], "eos_token": about["eos"]},
+    texts = list(dict.fromkeys([about["bos"], about["eos"], *about["more"]]))
+    called = {"bos_token": about["bos"], "eos_token": about["eos"]}
+    return published_tokenizer(
+        bytes_form(texts), 256 + texts.index(about["eos"]), name, bos_id=256,
+        chat_template=about["template"], template_tokens=called,
     )  # fmt: skip
 
 
@@ -124,6 +144,16 @@ def random_gpt(
     return model
 
 
+def padded_gpt(model: GPT, rows: int) -> GPT:
+    """The same model with more rows in its embedding, which stand for no text and are far likelier."""
+    padded = copy.deepcopy(model)
+    more = 9 * torch.ones(rows, model.config.n_embd, dtype=model.wte.weight.dtype)
+    padded.wte.weight = torch.nn.Parameter(torch.cat([model.wte.weight.detach(), more]))
+    padded.config = dataclasses.replace(model.config, vocab_size=len(padded.wte.weight))
+    padded.n_text = model.config.vocab_size
+    return padded
+
+
 def fixed_gpt(probs: list[float], context: int = 12, dtype: torch.dtype = torch.float64) -> GPT:
     """A GPT that gives these probabilities whatever it reads: the head sees only ln_f's bias."""
     V = len(probs)
@@ -167,3 +197,11 @@ class CrashingLog(MetricLog):
         super().write(step=step, **metrics)
         if step == self.last:
             raise Crash
+
+
+def tokenizer_in(folder: Path, vocab_size: int) -> Any:
+    """The tokenizer in a folder of published weights, of a model of so many rows."""
+    from gpt.tokenizer_files import read_tokenizer, settings_in
+
+    read = (settings_in(folder / name) for name in ("config.json", "tokenizer_config.json"))
+    return read_tokenizer(folder, vocab_size, *read)

@@ -111,7 +111,7 @@ def sample_rollout(
 
     With a `mixture` the tokens are drawn from both models; the log-probs are the policy's own.
     """
-    encoded = [tokenizer.encode(record.prompt) for record in records]
+    encoded = [tokenizer.encode_prompt(record.prompt) for record in records]
     sampled = sample(
         policy, tokenizer, encoded, params, generator,
         samples_per_prompt=group_size, mixture=mixture,

@@ -159,7 +159,7 @@ def reference_responses(
     if not path.exists():
         return None
     rows = [
-        (tokenizer.encode(row["prompt"]), [*tokenizer.encode(row[side]), tokenizer.eos_id])
+        (tokenizer.encode_prompt(row["prompt"]), [*tokenizer.encode(row[side]), tokenizer.eos_id])
         for row in read_jsonl(noted(path))[:pairs]
         for side in ("chosen", "rejected")
     ]

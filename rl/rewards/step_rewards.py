@@ -77,7 +77,7 @@ def characters_read(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     total, counts = 0, []
     for token in tokens:
         if token not in (tokenizer.eos_id, tokenizer.pad_id, *tokenizer.other_ends):
-            total += len(decoder.decode(tokenizer.encoding.decode_single_token_bytes(token)))
+            total += len(decoder.decode(tokenizer.token_bytes(token)))
         counts.append(total)
     return counts
 

@@ -122,7 +122,7 @@ def require_reach(
     if reach >= policy.config.context:
         return
     texts = {record.prompt for records in prompts.values() for record in records}
-    longest = max(len(tokenizer.encode(text)) for text in texts)
+    longest = max(len(tokenizer.encode_prompt(text)) for text in texts)
     if longest + max_new_tokens > reach:
         raise UserError(
             f"what pays the reward reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens "

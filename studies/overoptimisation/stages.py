@@ -143,7 +143,7 @@ def score_bank(folder: Path, settings: Settings, root: Path, *, start: int, mode
 
     def batch_of(record: PromptRecord, answers: Sequence[torch.Tensor]) -> ResponseBatch:
         tokens, mask, ended = answers
-        prompts = [tokenizer.encode(record.prompt)] * len(tokens)
+        prompts = [tokenizer.encode_prompt(record.prompt)] * len(tokens)
         return join_responses(prompts, tokens.long(), mask, ended)
 
     rows = zip(bank_prompts(settings), bank["answers"], strict=True)

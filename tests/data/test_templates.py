@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toys import TEMPLATES, chat_tokenizer, random_gpt
+from toys import TEMPLATES, chat_tokenizer, random_gpt, tokenizer_in
 
 from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import ResponseRecord
 from data.templates import ChatForm, Turn, Unwritable, conversation_prompt, instruction_prompt
 from gpt.folder import open_model
 from gpt.huggingface import save_hf
-from gpt.tokenizer_files import SETTINGS_FILE, TEMPLATE_FILE, read_tokenizer, write_tokenizer
+from gpt.tokenizer_files import SETTINGS_FILE, TEMPLATE_FILE, write_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
 
@@ -82,13 +81,13 @@ def test_what_ends_a_turn_ends_an_answer(
     assert (chat(name).end, chat(name).around) == (end, around)
     write_tokenizer(tmp_path, tokenizer, 64)
     write_json(tmp_path / "config.json", {"eos_token_id": tokenizer.eos_id})
-    back = read_tokenizer(tmp_path, tokenizer.n_vocab)
-    assert back is not None and back.encoding.decode([back.eos_id]) == end
-    named = tokenizer.encoding.decode([tokenizer.eos_id])
-    assert [back.encoding.decode([id]) for id in back.other_ends] == [named] * (named != end)
+    back = tokenizer_in(tmp_path, tokenizer.n_vocab)
+    assert back is not None and back.text_of([back.eos_id]) == end
+    named = tokenizer.text_of([tokenizer.eos_id])
+    assert [back.text_of([id]) for id in back.other_ends] == [named] * (named != end)
     (tmp_path / "again").mkdir()  # as it is exported, and read once more
     write_tokenizer(tmp_path / "again", back, 64)
-    again = read_tokenizer(tmp_path / "again", back.n_vocab)
+    again = tokenizer_in(tmp_path / "again", back.n_vocab)
     assert again is not None and again.eos_id == back.eos_id
     turns = [Turn("user", "a")]
     for read in (back, again):
@@ -133,7 +132,7 @@ def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Pat
     def read(*names: str, listed: Any = None) -> str | None:
         listed = listed or [{"name": name, "template": template + name} for name in names]
         write_json(tmp_path / SETTINGS_FILE, settings | {"chat_template": listed})
-        found = read_tokenizer(tmp_path, tokenizer.n_vocab)
+        found = tokenizer_in(tmp_path, tokenizer.n_vocab)
         return found and found.chat_template
 
     assert read("tool_use", "default") == template + "default"
@@ -164,9 +163,11 @@ def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Pat
     ],
 )
 def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, replace(chat_tokenizer("smollm2"), chat_template=template), 64)
+    write_tokenizer(tmp_path, chat_tokenizer("smollm2"), 64)
+    settings = read_object(tmp_path / SETTINGS_FILE)
+    write_json(tmp_path / SETTINGS_FILE, settings | {"chat_template": template})
     with pytest.raises(UserError) as error:
-        read_tokenizer(tmp_path, 259)
+        tokenizer_in(tmp_path, 259)
     assert str(tmp_path) in str(error.value)
 
 

@@ -113,6 +113,8 @@ class OneLetter:
     def encode(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
 
+    encode_prompt = encode
+
 
 def test_windows_are_contiguous_and_reach_all_but_the_held_out_tenth():
     corpus = numbered_corpus(batch_size=16, context=32, seed=0)

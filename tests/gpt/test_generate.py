@@ -220,6 +220,26 @@ def test_every_end_stops_a_row_and_stays_the_token_that_was_drawn():
         assert row == longer[: end + 1]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("more", [{}, {"greedy": True}, {"top_k": 3}, {"top_p": 0.8}])
+def test_rows_that_stand_for_no_text_are_never_drawn(share, more):
+    params = SamplingParams(max_new_tokens=8, **more)
+
+    def drawn(model: GPT, teacher: GPT):
+        mixture = Mixture(teacher, share)
+        return generate(
+            model, RAGGED, params, seeded(), eos_id=EOS, samples_per_prompt=8, mixture=mixture
+        )
+
+    plain, padded = (
+        drawn(MODEL, TEACHER),
+        drawn(toys.padded_gpt(MODEL, 3), toys.padded_gpt(TEACHER, 9)),
+    )
+    assert padded.token_lists() == plain.token_lists()
+    torch.testing.assert_close(padded.log_probs, plain.log_probs)
+    torch.testing.assert_close(padded.model_log_probs, plain.model_log_probs)
+
+
 def test_models_are_as_they_were_after_an_exception_too():
     models = [random_gpt().train(), random_gpt().eval()]
     with pytest.raises(ZeroDivisionError), evaluation_mode(models):

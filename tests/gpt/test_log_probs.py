@@ -121,6 +121,26 @@ def test_padding_is_zero_and_never_read():
     close(*map(flat_gradient, models))
 
 
+@pytest.mark.parametrize("elements", [10**9, 2 * V])  # whole, and in chunks
+def test_rows_that_stand_for_no_text_are_in_no_distribution(elements, monkeypatch):
+    """Scores, KLs and gradients of an embedding padded with rows are those of the one without."""
+    monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", elements)
+    plain = random_gpt()
+    model, other = toys.padded_gpt(plain, 5), toys.padded_gpt(OTHER, 3)
+    scores = token_scores(model, BATCH, entropy_gradient=True)
+    kls = full_kl(model, other, BATCH), forward_kl(model, other, BATCH)
+    values, expected = [token_log_probs(model, BATCH), *scores, *kls], scored(plain, BATCH)
+    for value, same in zip(values, expected, strict=True):
+        close(value, same)
+    sum(value.sum() for value in values).backward()
+    sum(value.sum() for value in expected).backward()
+    close(model.wte.weight.grad[:V], plain.wte.weight.grad)
+    assert model.wte.weight.grad.isfinite().all() and not model.wte.weight.grad[V:].any()
+    logits = model(torch.tensor(PROMPTS[2:3]))
+    close(logits, plain(torch.tensor(PROMPTS[2:3])))
+    close(logits.softmax(-1).sum(-1), torch.ones(1, 4, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("chunk_elements", [1, V, 3 * V + 1, 8 * V - 1])
 @pytest.mark.parametrize(
     "score",

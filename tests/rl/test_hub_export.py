@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import toys
-from toys import GLASSBOX
+from toys import GLASSBOX, chat_tokenizer
 
 from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
@@ -17,14 +16,18 @@ from gpt.generate import SamplingParams, generate
 from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
-from gpt.tokenizer import GPT2_PATTERN, build_tokenizer
+from gpt.tokenizer import build_tokenizer
 from harness.files import read_object, write_json
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import export
 from rl.export import ExportConfig
 
 BYTES = build_tokenizer(  # end of text is padding too, as in GPT-2, and has id 0
-    "bytes", {bytes([i]): i + 1 for i in range(256)}, GPT2_PATTERN, {"<|e|>": 0}, "<|e|>", "<|e|>"
+    "bytes",
+    {bytes([i]): i + 1 for i in range(256)},
+    specials={"<|e|>": 0},
+    end="<|e|>",
+    pad="<|e|>",
 )
 PROMPTS = ["Review of the hotel:", "a", "12+7=", "Une très longue phrase é"]
 ANSWERS = [" good.", " not so good, but cheap", "", " ok"]
@@ -128,8 +131,8 @@ def test_a_qwen3_with_a_head_of_its_own_and_its_reward_model(tmp_path, require) 
     "data, kept", [("instructions", True), ("mine.jsonl", True), ("reviews", False)]
 )
 def test_a_chat_template_goes_with_runs_that_asked_in_it(data, kept, tmp_path) -> None:
-    tokenizer = replace(BYTES, chat_template="{{ messages }}")
+    tokenizer = chat_tokenizer("smollm2")
     save_gpt(tmp_path / "model.safetensors", random_gpt(tokenizer), tokenizer)
     hub = exported(tmp_path, tmp_path / "hub", data=data)
     settings = read_object(hub / "tokenizer_config.json")
-    assert settings.get("chat_template") == ("{{ messages }}" if kept else None)
+    assert settings.get("chat_template") == (tokenizer.chat_template if kept else None)

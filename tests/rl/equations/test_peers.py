@@ -106,9 +106,7 @@ def fraction(clipped: Tensor, mask: Tensor) -> Tensor:
 def given_logits(logits: Tensor) -> Any:
     """A model whose logits are given: its hidden states, under an identity head."""
     head = torch.eye(logits.shape[-1], dtype=logits.dtype)
-    return SimpleNamespace(
-        hidden=lambda tokens: logits[:, : tokens.shape[1]], wte=SimpleNamespace(weight=head)
-    )
+    return SimpleNamespace(hidden=lambda tokens: logits[:, : tokens.shape[1]], head_weight=head)
 
 
 def logit_rows(x: Inputs) -> Any:
