@@ -109,8 +109,8 @@ def test_whichever_file_names_another_end_it_ends_an_answer_too(
     told = {"eos_token": "<eos>" if named_in == SETTINGS_FILE else None}
     write_json(tmp_path / SETTINGS_FILE, read_object(tmp_path / SETTINGS_FILE) | told)
     _, back = open_model(tmp_path, torch.device("cpu"))
-    assert back.encoding.decode([back.eos_id]) == "<end_of_turn>"
-    assert [back.encoding.decode([id]) for id in back.other_ends] == ["<eos>"]
+    assert back.text_of([back.eos_id]) == "<end_of_turn>"
+    assert [back.text_of([id]) for id in back.other_ends] == ["<eos>"]
 
 
 @pytest.mark.parametrize("specials", [["<|e|>", "<|e|>\n"], ["<|e|>\n", "<|e|>"], ["<|e|>"]])
