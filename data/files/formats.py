@@ -19,6 +19,7 @@ from data.templates import (
     ChatForm,
     Turn,
     Unwritable,
+    answered_conversation,
     conversation_prompt,
     instruction_text,
 )
@@ -33,6 +34,7 @@ class Answered(NamedTuple):
 
     prompt: Any  # text, or the turns of a conversation, until it is `written`
     response: str | None
+    odd: str = ""  # how the template's own text differs
 
 
 class Content(NamedTuple):
@@ -54,20 +56,21 @@ def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
     return side._replace(response=text)
 
 
-def written(side: Answered, chat: ChatForm | None) -> Answered:
+def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> Answered:
     """A side as text: a conversation, or for a chat model a plain question, in its form.
 
     DropRow for a conversation that the template cannot write. A plain prompt that already has the form
-    of a chat stays as it is, and so does its answer.
+    of a chat stays as it is, and so does its answer. Where no answer is `learned` from, the prompt is
+    the one to sample from.
     """
-    prompt, response = side
+    prompt, response = side.prompt, side.response
     if isinstance(prompt, str):
         if chat is None or not prompt.strip() or chat.is_written(prompt):
             return side
         prompt = (Turn("user", prompt),)
-    if chat is not None and response:
-        response = response.strip().join(chat.around)
     try:
+        if learned and response and response.strip():
+            return Answered(*answered_conversation(prompt, response, chat))
         return Answered(conversation_prompt(prompt, chat), response)
     except Unwritable as error:
         raise DropRow(str(error)) from error
@@ -131,7 +134,7 @@ def without_question(row: Row, content: Content) -> Content:
             if content.sides[0].prompt != question:  # but in the template
                 ends = [end.strip() for end in ends]
             pairs = zip(content.sides, ends, strict=True)
-            return Content([Answered(side.prompt, end) for side, end in pairs], repeated=True)
+            return Content([side._replace(response=end) for side, end in pairs], repeated=True)
     if any(TRANSCRIPT.match(text) for text in texts):
         raise DropRow(DIFFERS)
     return content

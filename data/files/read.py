@@ -178,6 +178,16 @@ def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     return ends_open and any(not answer[:1].isspace() for answer in answers)
 
 
+OPENED = re.compile(r"[<\[]((think|thought|reason)\w*)[>\]]\s*\Z", re.IGNORECASE)
+
+
+def _unclosed(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
+    """Whether the prompt ends with an opened thought that an answer to learn from does not close."""
+    opened = OPENED.search(record.prompt)
+    answers = [getattr(record, name, None) for name in ("chosen", "rejected", "response")]
+    return opened is not None and any(a is not None and f"/{opened[1]}" not in a for a in answers)
+
+
 # From one row to one record.
 
 
@@ -267,12 +277,15 @@ def _read(
             found: Content = kind.content(row)
             ended = [without_end(side, chat) for side in found.sides]
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
-            sides = [written(side, None if recorded else chat) for side in ended]
+            form = None if recorded else chat
+            sides = [written(side, form, learned=convert is not _prompt) for side in ended]
             content = found._replace(sides=sides)
             record = convert(kind, content, row)
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)
+            notes.update({side.odd for side in sides if side.odd})
+            notes["an answer inside what its prompt opens, and never closes"] += _unclosed(record)
             answers = sum(side.response is not None for side in content.sides)
             notes["a mark of the end taken off"] += ended != [*found.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
