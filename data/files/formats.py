@@ -34,6 +34,7 @@ class Answered(NamedTuple):
 
     prompt: Any  # text, or the turns of a conversation, until it is `written`
     response: str | None
+    learned: bool = True  # False: marked as an answer not to be learned
     odd: str = ""  # how the template's own text differs
 
 
@@ -70,8 +71,9 @@ def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> A
         prompt = (Turn("user", prompt),)
     try:
         if learned and response and response.strip():
-            return Answered(*answered_conversation(prompt, response, chat))
-        return Answered(conversation_prompt(prompt, chat), response)
+            prompt, response, odd = answered_conversation(prompt, response, chat)
+            return side._replace(prompt=prompt, response=response, odd=odd)
+        return side._replace(prompt=conversation_prompt(prompt, chat))
     except Unwritable as error:
         raise DropRow(str(error)) from error
 
@@ -180,6 +182,14 @@ def hh_side(row: Row, key: str) -> Answered:
 
 # Lists of messages: TRL's "conversational" data, UltraFeedback binarized.
 
+LEARNED = ("weight", "train", "training", "trainable")  # of a message or a row; 0 or false: not
+
+
+def is_learned(marked: Row) -> bool:
+    """Whether a message or a row may be learned: OpenAI's `weight`, Axolotl's `train` and the like."""
+    return not any(str(marked.get(key)).lower() in ("0", "0.0", "false") for key in LEARNED)
+
+
 MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
 
 
@@ -226,7 +236,8 @@ def chat_side(row: Row, key: str) -> Answered:
     *before, last = turns_of(row, key) or [Turn("none", "")]
     if last.role != "assistant":
         raise DropRow("no answer at the end")
-    return Answered(asked(joined(opening_of(row), before)), last.text)
+    said = row[key][-1] if isinstance(row[key], list) else row[key]
+    return Answered(asked(joined(opening_of(row), before)), last.text, is_learned(said))
 
 
 def opening_of(row: Row) -> list[Turn]:

@@ -23,11 +23,13 @@ from typing import Generic, TypeVar
 
 from data.files.formats import (
     FORMATS,
+    LEARNED,
     OWN_PAIRS,
     Answered,
     Content,
     DropRow,
     Format,
+    is_learned,
     recorded_sides,
     without_end,
     written,
@@ -191,10 +193,15 @@ def _unclosed(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
 # From one row to one record.
 
 
-def _texts(kind: Format, side: Sequence[Answered], what: str) -> tuple[str, str]:
+UNLEARNED = "marked as not to be learned"
+
+
+def _texts(kind: Format, side: Sequence[Answered], what: str, row: Row) -> tuple[str, str]:
     """Prompt and answer of the one side that is given; BadRow where such rows have none."""
     if not side or side[0].response is None:
         raise BadRow(f"{kind.name} rows hold no {what} (data/README.md has those that do)")
+    if not (side[0].learned and is_learned(row)):
+        raise DropRow(UNLEARNED)
     return side[0].prompt, side[0].response
 
 
@@ -214,8 +221,8 @@ def _require_text(prompt: str, response: str) -> None:
 
 
 def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
-    rejected = _texts(kind, content.sides[1:], "preference pairs")
-    chosen = _texts(kind, content.sides[:1], "preference pairs")
+    rejected = _texts(kind, content.sides[1:], "preference pairs", row)
+    chosen = _texts(kind, content.sides[:1], "preference pairs", row)
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
     _require_verdict(row)
@@ -241,7 +248,7 @@ def _lead(row: Row) -> float:
 
 
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
-    texts = _texts(kind, content.sides[:1], "answers")
+    texts = _texts(kind, content.sides[:1], "answers", row)
     _require_text(*texts)
     _require_verdict(row)
     if any(str(row.get(key)).lower() == "false" for key in ("label", "kto_tag")):
@@ -305,7 +312,8 @@ def _read(
     if kind is None or not records:
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
     notes["the same two answers judged the other way round"] += _contradicted(records)
-    unread = [key for key in columns if key and key not in kind.keys + kind.more]
+    read = kind.keys + kind.more + LEARNED * (UNLEARNED in dropped)
+    unread = [key for key in columns if key and key not in read]
     return ReadResult(
         records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
     )

@@ -236,6 +236,26 @@ def test_what_changes_a_row_is_written_or_the_row_dropped(
         assert read(write(tmp_path, row)).records[0].prompt == prompt
 
 
+@pytest.mark.parametrize(("key", "on"), [("weight", 1), ("train", True), ("trainable", "true")])
+def test_an_answer_marked_as_not_to_be_learned_is_none(tmp_path: Path, key: str, on: Any) -> None:
+    """By a mark of its message or of its row; an earlier turn is not learned anyhow, and a prompt stays."""
+    for off in (0, 0.0, False, "False", "0"):
+        last, unlearned = [{**answered("No")[0], key: on}], [{**answered("No")[0], key: off}]
+        earlier = [*said("Hi"), {**answered("Yo")[0], key: off}, *said(Q)]
+        rows = [
+            {"messages": earlier + last}, {"messages": earlier + last, key: on},
+            {"messages": said(Q) + unlearned}, {"messages": said(Q) + last, key: off},
+        ]  # fmt: skip
+        result = read_responses(write(tmp_path, *rows))
+        assert len(result.records) == 2 and list(result.dropped.values()) == [2]
+        assert len(read_prompts(tmp_path / "rows.jsonl").records) == 4
+        pair = {"prompt": said(Q), "chosen": last, "rejected": answered("x")}
+        rows = [pair, pair | {"chosen": unlearned}, pair | {key: off}]
+        result = read_preferences(write(tmp_path, *rows))
+        assert list(result.dropped.values()) == [2] and result.unread == []
+        assert len(result.records) == 1
+
+
 def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
     """Those of any row, once."""
     result = read_preferences(write(tmp_path, SCORED, SCORED | {"source": "x"}))

@@ -214,7 +214,10 @@ def test_the_mark_of_a_system_turn_is_known_though_the_template_puts_it_together
 
 # Generation prompts that open a thought, and what a finished turn is: without it, with an empty one
 # that closes it, with the thought of the answer, or in other white space.
-CLOSED = "{{ '<A>' + ('' if '</think>' in m.content else '<think>\n\n</think>\n\n') }}{{ m.content + '<E>\n' }}"
+CLOSED = (
+    "{{ '<A>' }}{% if '</think>' not in m.content %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ m.content + '<E>\n' }}"
+)
 THINKING = {
     "leaves it out": (
         "{{ '<A>' + m.content.split('</think>')[-1] + '<E>' }}", "<A><think>\n",
