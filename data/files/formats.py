@@ -7,6 +7,7 @@ is in `prompt` and again in the answers is written once (`joined`, `without_prom
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -308,19 +309,48 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     return found
 
 
-PAIR, SCORES = ("chosen", "rejected"), ("score_chosen", "score_rejected")
-OWN = (*SCORES, *RECORDED, "verdict")
+RATED = re.compile(
+    "score|rating|reward|grade"
+)  # in the name of a column: chosen-rating, scoreChosen
+AMOUNT = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:e[+-]?\d+)?)%?(?:\s*/\s*([1-9]\d*))?", re.I)
+
+
+def ratings(row: Row) -> dict[str, str]:
+    """The columns that rate the chosen answer, each with that of the rejected one."""
+    names = {key.lower(): key for key in row}
+    pairs = {key: names.get(low.replace("chosen", "rejected"), key) for low, key in names.items()}
+    return {a: b for a, b in pairs.items() if a != b and RATED.search(a.lower())}
+
+
+def lead_of(row: Row) -> float | None:
+    """How far the chosen answer is rated above the other one; NaN for ratings that are no numbers.
+
+    None without two ratings. The first two numbers count; 4,5 and 9/10 are some.
+    """
+    both = [(row[a], row[b]) for a, b in ratings(row).items()]
+    leads = [amount(a) - amount(b) for a, b in both if a not in (None, "") and b not in (None, "")]
+    return next((lead for lead in leads if lead == lead), leads[0] if leads else None)
+
+
+def amount(value: object) -> float:
+    """A number, or a text that is one; NaN for anything else."""
+    found = AMOUNT.fullmatch(str(value).strip())
+    return float(found[1].replace(",", ".")) / int(found[2] or 1) if found else math.nan
+
+
+PAIR = ("chosen", "rejected")
+OWN = (*RECORDED, "verdict")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
 CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
     Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
-    Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT + SCORES),
+    Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT),
     Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
-    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT + SCORES, list),
+    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, list),
     OWN_PAIRS,
-    Format("HH-RLHF", PAIR, each(hh_side, *PAIR), SCORES, str),
+    Format("HH-RLHF", PAIR, each(hh_side, *PAIR), (), str),
     Format("conversations", ("messages",), each(chat_side, "messages"), CHAT, list),
     Format("completions", ("prompt", "completion"), each(chat_side, "completion"), SYSTEM, list),
     Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),

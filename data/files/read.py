@@ -30,6 +30,8 @@ from data.files.formats import (
     DropRow,
     Format,
     is_learned,
+    lead_of,
+    ratings,
     recorded_sides,
     without_end,
     written,
@@ -234,17 +236,9 @@ def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
             _require_text(*side)
     if sides[0] == sides[1]:
         raise DropRow("chosen equals rejected")
-    if _lead(row) == 0:
+    if lead_of(row) == 0:
         raise DropRow("equal scores")
     return PreferenceRecord(*chosen, rejected[1], meta)
-
-
-def _lead(row: Row) -> float:
-    """How far the chosen answer's score is above the other one's; NaN without two numbers."""
-    try:
-        return float(row["score_chosen"]) - float(row["score_rejected"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return float("nan")
 
 
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
@@ -276,9 +270,11 @@ def _read(
     notes: Counter[str] = Counter()
     forms: Counter[str] = Counter()
     columns: dict[str, None] = {}
+    rated: dict[str, str] = {}
     kind = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
+        rated |= ratings(row)
         kind = kind or _recognise(path, place, row)
         try:
             found: Content = kind.content(row)
@@ -296,7 +292,8 @@ def _read(
             answers = sum(side.response is not None for side in content.sides)
             notes["a mark of the end taken off"] += ended != [*found.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
-            notes["score_chosen is below score_rejected"] += _lead(row) < 0
+            notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
+            notes["ratings that are no numbers"] += lead != lead
             as_it_is = sides[0].prompt == found.sides[0].prompt
             notes["no space or line break between prompt and answer"] += as_it_is and _touches(
                 record
@@ -312,8 +309,9 @@ def _read(
     if kind is None or not records:
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
     notes["the same two answers judged the other way round"] += _contradicted(records)
-    read = kind.keys + kind.more + LEARNED * (UNLEARNED in dropped)
-    unread = [key for key in columns if key and key not in read]
+    used = {*kind.keys, *kind.more, *rated, *rated.values()}
+    used |= {*LEARNED * (UNLEARNED in dropped)}
+    unread = [key for key in columns if key and key not in used]
     return ReadResult(
         records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
     )

@@ -275,6 +275,37 @@ def test_a_chosen_answer_with_the_lower_score_is_told(tmp_path: Path) -> None:
     assert list(read_preferences(path).notes.values()) == [1]
 
 
+RATINGS = [
+    ("score_chosen", "score_rejected"), ("chosen_rating", "rejected_rating"),
+    ("chosen-rating", "rejected-rating"), ("chosenScore", "rejectedScore"),
+    ("ScoreChosen", "ScoreRejected"), ("chosen_avg_grade", "rejected_avg_grade"),
+    ("reward_chosen", "reward_rejected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chosen", "rejected"), RATINGS)
+def test_ratings_are_read_by_every_usual_name(tmp_path: Path, chosen: str, rejected: str) -> None:
+    """Of five pairs the first is a tie, the second the wrong way round, the third rated in words."""
+    for a, b in ((3, 4), (2.5, 3), ("2,5", "4"), ("7/10", "9/10"), (" 70% ", "90%"), ("-1e1", "0")):
+        rates = [(b, b), (a, b), ("bad", "good"), (b, a), (None, b)]
+        rows = [
+            PAIR | {"prompt": f"{i}:", chosen: x, rejected: y} for i, (x, y) in enumerate(rates)
+        ]
+        result = read_preferences(write(tmp_path, *rows))
+        assert [record.prompt for record in result.records] == ["1:", "2:", "3:", "4:"]
+        assert [*result.dropped.values(), *result.notes.values()] == [1, 1, 1]
+        assert result.unread == []
+
+
+def test_what_a_run_records_of_gold_rewards_rates_no_pair(tmp_path: Path) -> None:
+    """An annotator errs; and a column with one side alone, or of something else, is named."""
+    rows = [
+        PAIR | {"gold_chosen": 1, "gold_rejected": 1, "chosen_rating": 1, "rejected_model": "x"}
+    ]
+    result = read_preferences(write(tmp_path, *rows))
+    assert len(result.records) == 1 and not result.notes and len(result.unread) == 4
+
+
 @pytest.mark.parametrize("name", PREFERENCES)
 def test_pairs(tmp_path: Path, name: str) -> None:
     rows, records, form, dropped = PREFERENCES[name]
