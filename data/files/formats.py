@@ -47,15 +47,36 @@ class Content(NamedTuple):
     repeated: bool = False  # the answers began with the prompt
 
 
-END = re.compile(r"((<\|endoftext\|>|<\|im_end\|>)\s*)+\Z")
+# The marks of chats that models are known by; what ends a text or a turn, and all others.
+ENDS = (
+    r"<\|(?:endoftext|im_end|end_of_text|eot_id|eom_id|eot|end|return|endofturn|END_OF_TURN_TOKEN)\|>"
+    r"|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>"
+)
+END = re.compile(rf"((?:{ENDS})\s*)+\Z")
+STRUCK_OUT = re.compile(r"(?<!\A)<s>[^<\[]*</s>")  # words, in HTML
+MARK = re.compile(
+    r"<\|\w+\|>|<｜[^｜<>]+｜>|<(?:bos|eos)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</?s>"
+)
 
 
 def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
-    """An answer without the name of an EOS at its end, as templates write it: every answer gets an EOS."""
-    text = side.response and END.sub("", side.response)
+    """An answer without the mark of an end after it, of whatever model: every answer gets an EOS."""
+    text = side.response
+    if text:
+        words = max((found.end() for found in STRUCK_OUT.finditer(text)), default=0)
+        text = text[:words] + END.sub("", text[words:])
     if chat is not None and chat.end and text and text.rstrip().endswith(chat.end):
         text = text.rstrip().removesuffix(chat.end)
     return side._replace(response=text)
+
+
+def mark_in(side: Answered, chat: ChatForm | None) -> str | None:
+    """The first mark of a chat in a prompt or an answer, other than those of `chat`."""
+    own = frozenset[str]() if chat is None else chat.marks
+    texts = [side.prompt] if isinstance(side.prompt, str) else [turn.text for turn in side.prompt]
+    texts = [STRUCK_OUT.sub("", text) for text in (*texts, side.response or "")]
+    found = (mark for text in texts for mark in MARK.findall(text))
+    return next((mark for mark in found if mark not in own), None)
 
 
 def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> Answered:

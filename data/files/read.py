@@ -31,6 +31,7 @@ from data.files.formats import (
     Format,
     is_learned,
     lead_of,
+    mark_in,
     ratings,
     recorded_sides,
     without_end,
@@ -269,6 +270,7 @@ def _read(
     dropped: Counter[str] = Counter()
     notes: Counter[str] = Counter()
     forms: Counter[str] = Counter()
+    foreign: Counter[str] = Counter()
     columns: dict[str, None] = {}
     rated: dict[str, str] = {}
     kind = None
@@ -287,6 +289,8 @@ def _read(
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)
+            if not recorded and (held := [m for side in ended if (m := mark_in(side, chat))]):
+                foreign[held[0]] += 1
             notes.update({side.odd for side in sides if side.odd})
             notes["an answer inside what its prompt opens, and never closes"] += _unclosed(record)
             answers = sum(side.response is not None for side in content.sides)
@@ -308,6 +312,8 @@ def _read(
             break
     if kind is None or not records:
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
+    if foreign:
+        notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
     notes["the same two answers judged the other way round"] += _contradicted(records)
     used = {*kind.keys, *kind.more, *rated, *rated.values()}
     used |= {*LEARNED * (UNLEARNED in dropped)}

@@ -161,6 +161,38 @@ def test_the_name_of_an_eos_behind_an_answer_is_taken_off(tmp_path: Path) -> Non
     assert [record.rejected for record in read_preferences(pairs).records] == ["c"]
 
 
+ENDS = [
+    "</s>", "<|eot_id|>", "<end_of_turn>\n", "<|end|>", "<|eot_id|><|end_of_text|>",
+    "<｜end▁of▁sentence｜>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_another_model_after_an_answer_is_taken_off(tmp_path: Path, end: str) -> None:
+    """Those inside a text are counted as marks of another chat; HTML's struck out words are words."""
+    answers = [f" a{end}", f" b{end} c", " a <s>b</s>", f" a <s>b</s>{end}"]
+    rows = [{"prompt": "Q:", "response": answer} for answer in answers]
+    result = read_responses(lines(tmp_path, *rows))
+    assert [record.response for record in result.records] == [" a", *answers[1:3], answers[2]]
+    assert list(result.notes.values()) == [2, 1]
+
+
+MARKED = [
+    "<s>[INST] Q [/INST]\n", "<|user|>\nQ\n<|assistant|>\n", "<start_of_turn>user\nQ\n",
+    "<<SYS>>a<</SYS>> Q\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", MARKED)
+def test_marks_of_another_chat_are_counted(tmp_path: Path, prompt: str) -> None:
+    """Once a row, and never in what a run has recorded."""
+    rows = [
+        PAIR | {"prompt": prompt, "chosen": "[INST] b"}, PAIR | {"chosen": "[INST] b"}, PAIR,
+        PAIR | {"prompt": prompt, "chosen_ended": True},
+    ]  # fmt: skip
+    assert list(read_preferences(lines(tmp_path, *rows)).notes.values()) == [2]
+
+
 def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     other = {"chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}
     rows = [PAIR, PAIR | other, PAIR | {"prompt": "b\n"}, PAIR | other | {"prompt": "c\n"}]
