@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from data.collate import epoch_shuffled_indices
-from data.records import PreferenceRecord, ResponseRecord, split_of
+from data.records import PreferenceRecord, ResponseRecord, key_of, split_of
 from data.sources import (
     USUAL,
     Data,
@@ -30,6 +30,7 @@ from data.sources import (
     has_annotator,
     is_checked,
     is_world,
+    keep_splits,
 )
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Example, collate_examples, encode_record
@@ -178,7 +179,7 @@ def read_examples(
     splits: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
     for record, (prompt, answer) in zip(answers, encoded, strict=True):
         if limits.reason(len(prompt), len(answer)) is None:
-            splits[split_of(record.prompt)].append((prompt, limits.cut_to_fit(prompt, answer)))
+            splits[split_of(key_of(record))].append((prompt, limits.cut_to_fit(prompt, answer)))
     if not splits["train"]:
         raise UserError(f"{config.data}: no record is left to train on: give more")
     return splits["train"], splits["validation"]
@@ -233,6 +234,7 @@ def main(config: FinetuningConfig) -> Path:
         raise UserError(
             f"{config.data}: a rule checks its answers, and none are there to learn from"
         )
+    keep_splits("finetuning", config, config.model_name)
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model)
     examples, held_out = read_examples(config, tokenizer, model.config.context)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.sources import USUAL, Data, Presets, default_folder, is_world
+from data.sources import USUAL, Data, Presets, default_folder, is_world, keep_splits
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
@@ -247,6 +247,7 @@ def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)
+    keep_splits("pretraining", config, config.preset)
     tokenizer = open_tokenizer(config)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(

@@ -13,6 +13,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,18 @@ from safetensors import SafetensorError, safe_open
 from harness.errors import Unwritten, UserError, first_line
 from harness.ranks.collectives import on_main
 
-_read: set[Path] | None = None  # None outside of `reading`
+SPLITS = 2  # the rule by which files are split into training and test rows (data/records.py)
+
+
+@dataclass
+class Reading:
+    """What a run has read until now, and how it splits it."""
+
+    files: set[Path] = field(default_factory=set)
+    splits: int = SPLITS
+
+
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)  # one a thread
 
 
 def require_regular(path: Path) -> None:
@@ -32,25 +45,37 @@ def require_regular(path: Path) -> None:
 
 
 @contextmanager
-def reading() -> Iterator[set[Path]]:
+def reading() -> Iterator[Reading]:
     """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
-    global _read
-    around, _read = _read, set[Path]()
+    around = _reading.set(Reading())
     try:
-        yield _read
+        yield _now()
     finally:
-        _read = around
+        _reading.reset(around)
+
+
+def _now() -> Reading:
+    return _reading.get() or Reading()
 
 
 def files_read() -> set[Path]:
     """What was `noted` until now."""
-    return _read or set()
+    return _now().files
+
+
+def split_rule() -> int:
+    """By which rule the run that is going on splits the rows of files."""
+    return _now().splits
+
+
+def split_as(rule: int) -> None:
+    """Let the run that is going on split by this rule, as the one that it goes on with did."""
+    _now().splits = rule
 
 
 def noted(path: Path) -> Path:
     """The path of a file on which the run depends: config.json will hold its digest."""
-    if _read is not None:
-        _read.add(path.absolute())
+    _now().files.add(path.absolute())
     return path
 
 

@@ -1,8 +1,9 @@
 """A run's folder: opened anew or to be resumed, never mixed with another run's.
 
-config.json holds the flags and, under three keys that are no flags, `script`, the module that wrote it,
-`inputs`, the sha256 of every file that the run has read, and `made_with`, versions, threads, ranks, device
-and git revision. The lock on a folder is the operating system's and ends with the process.
+config.json holds the flags and, under four keys that are no flags, `script`, the module that wrote it,
+`inputs`, the sha256 of every file that the run has read, `splits`, the rule by which a file is split, and
+`made_with`, versions, threads, ranks, device and git revision. The lock on a folder is the operating
+system's and ends with the process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from harness.files import (
     read_object,
     remove_left_overs,
     sha256_of,
+    split_as,
+    split_rule,
     write_json,
 )
 from harness.flags import Flags
@@ -50,9 +54,11 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
     fcntl = None  # type: ignore[assignment]
 
 LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
-_open: Path | None = None  # the folder of the run that is going on
+_open: ContextVar[Path | None] = ContextVar(
+    "open", default=None
+)  # the folder of the run that is on
 CONFIG_FILE = "config.json"
-SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
+SCRIPT, INPUTS, SPLIT_BY, MADE_WITH = "script", "inputs", "splits", "made_with"  # keys, no flags
 
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
@@ -74,14 +80,21 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
 
 
 def _open_by(how: Callable[[Path, Flags], Path], folder: Path, config: Flags) -> Path:
-    global _open
-    _open = on_main(lambda: how(_checked_place(expanded(folder)), config))
-    return _open
+    place = on_main(lambda: how(_checked_place(expanded(folder)), config))
+    _open.set(place)
+    return place
 
 
 def saved_run() -> Path | None:
     """The folder of the run that is going on, if it has a state from which it can be resumed."""
-    return _open if _open and (_open / STATE_FILE).exists() else None
+    folder = _open.get()
+    return folder if folder and (folder / STATE_FILE).exists() else None
+
+
+def split_as_before(folder: Path) -> None:
+    """Let a run that goes on in the folder split files as it did; one that does not say how, by rule 1."""
+    rule = on_main(lambda: read_object(folder / CONFIG_FILE).get(SPLIT_BY, 1))
+    split_as(rule if isinstance(rule, int) else 1)
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -113,9 +126,8 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         state.unlink(missing_ok=True)
         unlock(folder)
 
-    global _open
     on_main(finish)
-    _open = None
+    _open.set(None)
 
 
 @contextmanager
@@ -308,7 +320,7 @@ def _check_same_run(
         raise UserError(f"the run in {folder} is of {started[SCRIPT]}: resume it with that script")
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     defaults = json.loads(json.dumps(fields, default=str))
-    free = set(FREE_FLAGS)
+    free = {*FREE_FLAGS, SPLIT_BY}
     if getattr(config, "fixed_length", False):  # a schedule depends on it
         free.remove("steps")
     for name in dict.fromkeys([*started, *now]):
@@ -360,8 +372,8 @@ def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None
 def record(config: Flags) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    about = {SCRIPT: script_of(config), INPUTS: input_digests(), MADE_WITH: made_with(config)}
-    return flags | about
+    about = {SCRIPT: script_of(config), INPUTS: input_digests(), SPLIT_BY: split_rule()}
+    return flags | about | {MADE_WITH: made_with(config)}
 
 
 def read_record(folder: Path) -> dict[str, Any]:

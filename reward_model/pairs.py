@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.records import RECORDED, PreferenceRecord, PromptRecord
+from data.records import RECORDED, SPLIT_KEY, PreferenceRecord, PromptRecord
 from data.sources import is_checked
 from gpt.fit import Limits, check_fit
 from gpt.generate import SamplingParams
@@ -56,11 +56,12 @@ def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
     A recorded answer keeps the tokens that were sampled, so one that was cut off gets no EOS; under
     another tokenizer than that of the recording its text is encoded.
     """
+    meta = {key: value for key, value in record.meta.items() if key not in RECORDED}
     return TokenPair(
         tokenizer.encode(record.prompt),
         _answer_tokens(record, "chosen", tokenizer),
         _answer_tokens(record, "rejected", tokenizer),
-        {key: value for key, value in record.meta.items() if key not in RECORDED},
+        meta | ({SPLIT_KEY: record.question} if record.question else {}),
     )
 
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data.records import shuffled, split_of
+from data.records import SPLIT_KEY, key_of, shuffled, split_of
 from data.sources import is_world, source
 from gpt.checkpoint import load_policy
 from gpt.fit import open_prompts
@@ -136,7 +136,7 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
         """Of so many prompts, or more, every two of so many answers."""
         each = answers * answers // 4 if other else answers * (answers - 1) // 2
         batches = sample_pairs(
-            policy, tokenizer, [r for r in records if split_of(r.prompt) == split], prompts * each,
+            policy, tokenizer, [r for r in records if split_of(key_of(r)) == split], prompts * each,
             lambda *_: Labelled(True),
             PairSampling(params, answers // (2 if other else 1), batch_size=16),
             generator=make_generator(seed, f"{split} {answers}"),
@@ -168,5 +168,6 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     for pair in (p for two in both for p in two if p):
         record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks
         texts = {"prompt": record.prompt, "shown": record.meta.get("typed", record.prompt)}
+        texts |= {SPLIT_KEY: record.question} if record.question else {}
         rows.append(pair_as_text(pair, tokenizer) | texts | more)
     return rows[:count]

@@ -9,22 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import GLASSBOX, glassbox_gpt, saved_gpt, write_pairs
+from toys import GLASSBOX, Crash, glassbox_gpt, saved_gpt, write_pairs
 
-from data import sources
+from data import records, sources
 from data.sources import default_folder
-from gpt import finetuning, teacher
+from gpt import finetuning, pretraining, teacher
 from gpt.finetuning import FinetuningConfig
+from gpt.pretraining import PretrainingConfig
 from gpt.published import save_gpt2
 from gpt.settings import preset_defaults
+from harness import files
 from harness.errors import NothingToDo, UserError
+from harness.files import read_object, write_json
+from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record
+from harness.training_state import TrainingState
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import grpo_engine
+from rl import dpo_engine, grpo_engine
 from rl import on_policy_distillation_engine as distillation
+from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
 from rl.talk import Talk, TalkConfig
 
@@ -112,6 +118,42 @@ def test_a_run_goes_on_only_with_what_it_has_read(
         path.write_bytes(before)
     with pytest.raises(NothingToDo):
         main(again)
+
+
+def crash(*_: Any, **metrics: Any) -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize(
+    ("main", "config"),
+    [
+        (grpo_engine.main, GRPOConfig(**DATA, **GRPO)),
+        (dpo_engine.main, DPOConfig(**DATA, **SHORT, batch_size=2, max_response_tokens=20)),
+        (finetuning.main, FinetuningConfig(**DATA, **ANSWERS)),
+        (pretraining.main, PretrainingConfig(**DATA, steps=1, batch_size=2, device="cpu")),
+        (reward_model_training.main, RewardModelConfig(**DATA, **ANSWERS)),
+    ],
+)
+def test_a_run_goes_on_with_the_splits_that_it_began_with(
+    place: Path, main: Callable[[Any], Path], config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One from before a rule was recorded splits by the prompt, letter by letter."""
+    used = set[int]()
+    monkeypatch.setattr(records, "split_rule", lambda: used.add(files.split_rule()) or 2)
+    monkeypatch.setattr(MetricLog, "write", crash)
+    config = replace(config, out=place / "run", checkpoint_every=1)
+    with pytest.raises(Crash):
+        main(config)
+    assert used == {2}
+    written = read_object(place / "run/config.json")
+    assert written.pop("splits") == 2
+    write_json(place / "run/config.json", written)
+    TrainingState({}, {}).save(place / "run")  # of no parts: it is refused once the data is read
+    used.clear()
+    with pytest.raises(UserError):
+        main(replace(config, resume=True))
+    assert used == {1} or main is reward_model_training.main  # which has kept its pairs
+    assert "splits" not in read_object(place / "run/config.json")
 
 
 def test_talk_tells_what_the_run_has_not_read(place: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tyro
 
+from data.files.read import read_preferences
 from data.records import split_of
 from gpt.settings import preset_defaults
 from harness.files import read_jsonl
@@ -85,6 +86,8 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
     assert train["a"] | train["b"] == train["all"] and not train["a"] & train["b"]
     assert not train["all"] & held_out and held_out == set(prompts("a")[counts["a"] :])
     assert {split_of(prompt) for prompt in held_out} == {"validation", "test"}
+    of_file = read_preferences(preferences.pairs_file(config, "a")).splits["train"]
+    assert {record.prompt for record in of_file} == train["a"]
     assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -38,7 +38,17 @@ from data.files.formats import (
     written,
 )
 from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
-from data.records import RECORDED, PreferenceRecord, PromptRecord, ResponseRecord, Split, split_of
+from data.records import (
+    RECORDED,
+    SPLIT_KEY,
+    PreferenceRecord,
+    PromptRecord,
+    ResponseRecord,
+    Split,
+    key_of,
+    question_of,
+    split_of,
+)
 from data.templates import ChatForm
 from harness.console import say_once
 from harness.errors import UserError
@@ -61,10 +71,10 @@ class ReadResult(Generic[Record]):
 
     @property
     def splits(self) -> dict[Split, list[Record]]:
-        """The records by a hash of their prompt: train, validation and test (80, 10 and 10 %)."""
+        """The records by a hash of their question: train, validation and test (80, 10 and 10 %)."""
         splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
         for record in self.records:
-            splits[split_of(record.prompt)].append(record)
+            splits[split_of(key_of(record))].append(record)
         return splits
 
     def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
@@ -72,9 +82,9 @@ class ReadResult(Generic[Record]):
         splits = self.splits
         train, held_out = splits["train"], splits["validation"] or splits["test"]
         if not held_out:
-            last = train[-1].prompt
-            held_out = [record for record in train if record.prompt == last]
-            train = [record for record in train if record.prompt != last]
+            last = key_of(train[-1])
+            held_out = [record for record in train if key_of(record) == last]
+            train = [record for record in train if key_of(record) != last]
         return train, held_out
 
     def say(self) -> None:
@@ -285,7 +295,7 @@ def _read(
             form = None if recorded else chat
             sides = [written(side, form, learned=convert is not _prompt) for side in ended]
             content = found._replace(sides=sides)
-            record = convert(kind, content, row)
+            record = replace(convert(kind, content, row), question=_question(found, row))
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)
@@ -315,12 +325,20 @@ def _read(
     if foreign:
         notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
     notes["the same two answers judged the other way round"] += _contradicted(records)
-    used = {*kind.keys, *kind.more, *rated, *rated.values()}
+    used = {SPLIT_KEY, *kind.keys, *kind.more, *rated, *rated.values()}
     used |= {*LEARNED * (UNLEARNED in dropped)}
     unread = [key for key in columns if key and key not in used]
     return ReadResult(
         records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
     )
+
+
+def _question(found: Content, row: Row) -> str:
+    """What splits a row: what it says itself; of a recorded one nothing else; or its turns."""
+    if isinstance(key := row.get(SPLIT_KEY), str) or not row.keys().isdisjoint(RECORDED):
+        return key or ""
+    prompt = found.sides[0].prompt
+    return question_of([prompt] if isinstance(prompt, str) else [turn.text for turn in prompt])
 
 
 def _contradicted(records: Iterable[Record]) -> int:

@@ -22,7 +22,7 @@ DEFAULTS: Mapping[str, Any] = {}
 
 
 class FileSource:
-    """The prompts of a file, split by their text."""
+    """The prompts of a file, split by their questions."""
 
     DEFAULTS = DEFAULTS
     CHECK = gold = corpus = sample_response = prefers = step_checks = None

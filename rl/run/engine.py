@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from data.sources import Presets, default_folder
+from data.sources import Presets, default_folder, keep_splits
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfloat16
@@ -128,6 +128,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`Engine.run`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)
     device = open_device(config.device, config.precision)
+    keep_splits(name, config, config.model_name)
     task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
     if engine.steps_of is not None:

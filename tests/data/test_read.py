@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import chat_tokenizer
 
 from data.files import rows
 from data.files.read import read_preferences, read_prompts, read_responses, read_text
-from data.records import PromptRecord, ResponseRecord
+from data.records import PromptRecord, ResponseRecord, key_of, question_of
 from data.sources import file_source
 from harness.errors import UserError
+from harness.files import reading, split_as
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
 RECORDS = [ResponseRecord(f"{i}?", f" {i}") for i in range(3)]
@@ -200,17 +202,75 @@ def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     assert len(result.records) == 4 and list(result.notes.values()) == [2]
 
 
-def test_splits_follow_the_prompt_alone(tmp_path: Path) -> None:
+def test_splits_follow_the_question_alone(tmp_path: Path) -> None:
     rows = [{"prompt": f"{i % 300}?", "chosen": f" {i}", "rejected": " x"} for i in range(600)]
     result = read_preferences(lines(tmp_path, *rows))
     records, splits = result.records, result.splits
     assert sorted(splits) == ["test", "train", "validation"]
     kept = [record.chosen for rows in splits.values() for record in rows]
     assert sorted(kept) == sorted(record.chosen for record in records)
-    bucket = {name: {zlib.crc32(r.prompt.encode()) % 100 for r in splits[name]} for name in splits}
+    bucket = {
+        name: {zlib.crc32(r.prompt[:-1].encode()) % 100 for r in splits[name]} for name in splits
+    }
     assert max(bucket["test"]) < 10
     assert 10 <= min(bucket["validation"]) and max(bucket["validation"]) < 20
     assert min(bucket["train"]) >= 20
+
+
+SPELLINGS = (
+    "Où est le café n°{}?", "où  est le CAFÉ n°{} ?", "Où est le café n°{}？\n",
+    "“Ou\u0300 est le café n°{}?”", " OU\u0300 EST LE CAFE\u0301 N°{}", "Où est le café, n°{} ...",
+)  # fmt: skip
+
+
+def test_a_question_has_one_split_however_it_is_written(tmp_path: Path) -> None:
+    """Its case, white space, punctuation and code points; as a text, as a message, and in any template."""
+    rows = [
+        {"prompt": spelled.format(i), "response": " là"}
+        for i in range(200)
+        for spelled in SPELLINGS
+    ]
+    splits = read_responses(lines(tmp_path, *rows)).splits
+    counts = {name: len(records) for name, records in splits.items()}
+    assert sum(counts.values()) == 1200 and all(count % 6 == 0 < count for count in counts.values())
+    found = {key_of(record) for records in splits.values() for record in records}
+    assert found == {f"oùestlecafén°{i}" for i in range(200)}
+    messages = [{"prompt": [{"role": "user", "content": SPELLINGS[0].format(7)}]}]
+    for form in (None, *(chat_tokenizer(name).chat for name in ("llama-3", "features"))):
+        (record,) = read_prompts(lines(tmp_path, *messages), form).records
+        assert key_of(record) == "oùestlecafén°7"
+
+
+def test_a_question_of_signs_alone_is_itself() -> None:
+    assert [question_of([text]) for text in ("2 + 3", "2+3=", "?!", "")] == [
+        "2+3",
+        "2+3=",
+        "?!",
+        "",
+    ]
+    assert question_of(["Hi.", "Why?"]) == "hiwhy"
+
+
+def test_a_row_may_say_by_what_it_is_split_and_a_recorded_one_goes_by_its_prompt(
+    tmp_path: Path,
+) -> None:
+    rows = [PAIR | {"prompt": "A?\n"}, PAIR | {"split_key": "Q?"}]
+    rows += [row | {"chosen_ended": True} for row in rows]
+    result = read_preferences(lines(tmp_path, *rows))
+    assert [key_of(record) for record in result.records] == ["a", "Q?", "A?\n", "Q?"]
+    assert result.unread == []
+    with reading():
+        split_as(1)
+        assert [key_of(record) for record in result.records] == ["A?\n", "a\n", "A?\n", "a\n"]
+
+
+def test_of_few_rows_all_of_the_last_question_are_held_out(tmp_path: Path) -> None:
+    """Wherever they stand in the file, and however the question is written there."""
+    names = [f"{i}?" for i in range(100) if zlib.crc32(f"{i}".encode()) % 100 >= 20][:4]
+    rows = [PAIR | {"prompt": f" {names[3]}\n"}] + [PAIR | {"prompt": name} for name in names * 2]
+    train, held_out = read_preferences(lines(tmp_path, *rows)).train_and_held_out()
+    assert [record.prompt for record in held_out] == [f" {names[3]}\n", names[3], names[3]]
+    assert [record.prompt for record in train] == names[:3] * 2
 
 
 # --- files that would have been read wrong --------------------------------------------------------

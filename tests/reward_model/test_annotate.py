@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import Done, command
-from toys import seeded
+from toys import seeded, split_by_question
 
 from data.files.read import read_preferences, read_responses
 from data.records import split_of
@@ -24,7 +24,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.console import printable
 from harness.errors import UserError
-from harness.files import read_jsonl, write_json
+from harness.files import append_jsonl, read_jsonl, write_json
 from harness.paths import MODEL_FILE
 from reward_model.accuracy_report import position_bias
 from reward_model.agreement import kappa, summary
@@ -193,6 +193,22 @@ def test_a_judge_picks_half_and_the_others_are_random(runs: Path, tmp_path: Path
     assert more[:40] == picked and len(more) == 50
     with pytest.raises(UserError):
         questions(QuestionFlags(**flags, out=tmp_path / "a.jsonl"), 40)
+
+
+def test_pairs_of_a_file_are_split_as_its_questions_are(runs: Path, tmp_path: Path) -> None:
+    """Held-out ones are asked about too, and what was held out of the file is held out of the answers."""
+    texts = [f"Is {i} odd?" for i in range(60)]
+    write_json(tmp_path / "q.json", [{"prompt": text} for text in texts])
+    flags = QuestionFlags(
+        policy=runs / "new", data=str(tmp_path / "q.json"), max_new_tokens=6, device="cpu",
+        out=tmp_path / "mine.jsonl",
+    )  # fmt: skip
+    picked = questions(flags, 20)
+    splits = Counter(split_by_question(row["prompt"]) for row in picked)
+    assert splits["validation"] == splits["test"] == 2
+    append_jsonl(flags.out, picked)
+    for split, records in read_preferences(flags.out).splits.items():
+        assert {split_by_question(record.prompt) for record in records} <= {split}
 
 
 @needs_fork
