@@ -9,7 +9,6 @@ preference data, and the baseline that reinforcement learning has to beat.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -145,12 +144,11 @@ def train(
 
 
 def preferred_answers(records: Sequence[PreferenceRecord]) -> list[ResponseRecord]:
-    """Each prompt's answer that won most of its comparisons (neighbouring records of one prompt)."""
-    best = []
-    for prompt, comparisons in itertools.groupby(records, key=lambda record: record.prompt):
-        wins = Counter(record.chosen for record in comparisons)
-        best.append(ResponseRecord(prompt, wins.most_common(1)[0][0]))
-    return best
+    """Each prompt's answer that won most of its comparisons, wherever these stand."""
+    wins: dict[str, Counter[str]] = {}
+    for record in records:
+        wins.setdefault(record.prompt, Counter())[record.chosen] += 1
+    return [ResponseRecord(prompt, won.most_common(1)[0][0]) for prompt, won in wins.items()]
 
 
 def read_examples(

@@ -38,9 +38,9 @@ from reward_model.pairs import (
     Labelled,
     PairSampling,
     TokenPair,
-    by_prompt,
     pair_as_text,
     sample_pairs,
+    visits,
 )
 from reward_model.scalar_head import load_reward_model
 
@@ -143,7 +143,7 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
             rng=random.Random(derive_seed(seed, f"{split} {answers}")),
             against=other[0] if other else None,
         )  # fmt: skip
-        return by_prompt([pair for batch in batches for pair in batch])
+        return visits([pair for batch in batches for pair in batch])
 
     def least_sure(groups: list[list[TokenPair]]) -> list[TokenPair]:
         """Of each prompt the pair with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), sorted."""

@@ -84,7 +84,7 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
 
 
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():
-    rows = (("p", "a", "b"), ("p", "c", "a"), ("p", "c", "b"), ("q", "x", "y"))
+    rows = (("p", "a", "b"), ("p", "c", "a"), ("q", "x", "y"), ("p", "c", "b"))
     best = preferred_answers([PreferenceRecord(*row) for row in rows])
     assert [(r.prompt, r.response) for r in best] == [("p", "c"), ("q", "x")]
 

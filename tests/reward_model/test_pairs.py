@@ -30,6 +30,7 @@ from reward_model.pairs import (
     PairSampling,
     TokenPair,
     as_pair,
+    by_prompt,
     collate_comparisons,
     collate_pairs,
     encode_pair,
@@ -37,6 +38,7 @@ from reward_model.pairs import (
     keep_fitting,
     pair_as_text,
     sample_pairs,
+    visits,
 )
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.world_pairs import WorldAnnotator, sampled_pairs
@@ -256,6 +258,17 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
         }
     assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
     assert "60 of 60 rows kept" in capsys.readouterr().out
+
+
+def test_pairs_of_one_prompt_are_a_group_wherever_they_stand():
+    """Two visits of a world to one prompt stay two: their answers are others."""
+    a, b, c = (TokenPair([1, 2], [i], [9]) for i in (3, 4, 5))
+    other = TokenPair([1], [2, 3], [9])
+    assert by_prompt([a, other, b, c]) == [[a, b, c], [other]]
+    assert by_prompt([other, c, b, a]) == [[other], [c, b, a]]
+    gold = [replace(pair, meta={"gold_chosen": 0.0}) for pair in (a, b, other, c)]
+    assert by_prompt(gold) == visits(gold) == [gold[:2], gold[2:3], gold[3:]]
+    assert visits([a, other, b, c]) == [[a], [other], [b, c]]
 
 
 def test_a_kept_pair_brings_what_it_is_split_by(tmp_path):
