@@ -48,7 +48,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, reading
 from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
-from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine, steps_of_passes
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, on_main, rank
 from harness.run_folder import conclude, finish_run, open_run, stepping
@@ -238,7 +238,7 @@ def main(config: FinetuningConfig) -> Path:
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.model_name)
     folder = open_run(folder, config, resume=config.resume)
-    steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
+    steps = config.steps or steps_of_passes(config.epochs, len(examples), config.batch_size)
     answers = f"{len(examples)} answers, {len(held_out)} held out,"
     print(f"fine-tuning on {answers} for {steps} steps ({device}, {config.precision})")
     log = MetricLog(

@@ -51,7 +51,7 @@ from harness.errors import UserError
 from harness.files import display_path, reading, write_json
 from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
-from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine, steps_of_passes
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
 from harness.run_folder import conclude, finish_run, open_run, run_stage, stepping
@@ -266,7 +266,8 @@ def main(config: RewardModelConfig) -> Path:
         model.head.load_state_dict(judge.head.state_dict())
     del policy, judge  # the trunk is a copy
     prompts = len(by_prompt(pairs))
-    steps = config.steps or max(config.epochs * prompts // config.batch_size, fewest)
+    passes = steps_of_passes(config.epochs, prompts, config.batch_size)
+    steps = config.steps or max(passes, fewest)
     counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
     print(f"training a reward model on {counts} for {steps} steps ({device}, {config.precision})")
     log = MetricLog(

@@ -48,7 +48,7 @@ from harness.command_line import flag_value, run_command
 from harness.files import display_path
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import per_second
-from harness.optimizer import cosine_schedule
+from harness.optimizer import cosine_schedule, steps_of_passes
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum
 from reward_model.pairs import TokenPair, check_world
@@ -225,7 +225,7 @@ def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
     """--steps, or those of --epochs."""
     if config.epochs is None:
         return config.steps
-    return max(config.epochs * len(pairs) // config.batch_size, 1)
+    return steps_of_passes(config.epochs, len(pairs), config.batch_size)
 
 
 def command_line_defaults(arguments: Sequence[str] | None = None) -> DPOConfig:
