@@ -93,6 +93,7 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
         return (self.weights is None or self.largest_model > 0) and super().is_small
 
 
+@torch.enable_grad()  # whatever a notebook has set
 def train(
     config: FinetuningConfig,
     model: GPT,

@@ -154,6 +154,7 @@ def validate(
     return loss
 
 
+@torch.enable_grad()  # whatever a notebook has set
 def train(
     config: PretrainingConfig,
     model: GPT,

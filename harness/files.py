@@ -21,6 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from harness.device import usual_torch
 from harness.errors import Unwritten, UserError, first_line
 from harness.ranks.collectives import on_main
 
@@ -46,10 +47,14 @@ def require_regular(path: Path) -> None:
 
 @contextmanager
 def reading() -> Iterator[Reading]:
-    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
+    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it.
+
+    What a notebook has set of PyTorch's defaults is not read: inside they are as in a new process.
+    """
     around = _reading.set(Reading())
     try:
-        yield _now()
+        with usual_torch():
+            yield _now()
     finally:
         _reading.reset(around)
 

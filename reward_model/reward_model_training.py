@@ -137,6 +137,7 @@ def measured_step(measured: list[Tensor], comparisons: int) -> dict[str, Any]:
     return {"loss": total["loss"], "accuracy": accuracy, "margin": margin}
 
 
+@torch.enable_grad()  # whatever a notebook has set
 def train(
     model: RewardModel,
     pairs: Sequence[TokenPair],

@@ -53,6 +53,7 @@ import torch
 from torch import Tensor
 
 from data.sources import from_preset
+from gpt.generate import uniform_numbers
 from gpt.settings import preset_defaults
 from harness.command_line import flag_value, run_command
 from harness.flags import Count, NotNegative, ZeroToOne
@@ -291,7 +292,7 @@ def with_chosen_tokens(
     covariances = losses.token_covariances(new, given.advantages, given.mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
         clipped = run.clip_mask(new, given.old, given.advantages, given.mask)
-        draws = torch.rand(given.mask.shape, generator=run.generators["minibatches"])
+        draws = uniform_numbers(*given.mask.shape, run.generators["minibatches"])
         update.chosen[rows] &= ~losses.clip_cov_tokens(
             covariances.masked_fill(clipped, -torch.inf), draws.to(new.device), given.mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from toys import GLASSBOX, Crash, glassbox_gpt, saved_gpt, write_pairs
 
 from data import records, sources
@@ -20,7 +22,7 @@ from gpt.published import save_gpt2
 from gpt.settings import preset_defaults
 from harness import files
 from harness.errors import NothingToDo, UserError
-from harness.files import read_object, write_json
+from harness.files import read_jsonl, read_object, write_json
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record
@@ -154,6 +156,46 @@ def test_a_run_goes_on_with_the_splits_that_it_began_with(
         main(replace(config, resume=True))
     assert used == {1} or main is reward_model_training.main  # which has kept its pairs
     assert "splits" not in read_object(place / "run/config.json")
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    rows = read_jsonl(run / "metrics.jsonl")
+    return [
+        {k: v for k, v in row.items() if "second" not in k and "memory" not in k} for row in rows
+    ]
+
+
+def test_a_run_is_the_same_whatever_a_notebook_has_set_of_pytorch(place: Path) -> None:
+    """Numbers by default of 64 and of 16 bits, no gradients, tensors without memory; set again after it."""
+    config = GRPOConfig(**DATA, **GRPO | dict(steps=2), lr=1e-2, reward="rewards_of_mine:g")
+    (place / "rewards_of_mine.py").write_text(
+        "def g(prompt, response): return float(len(response))\n"
+    )
+    usual = numbers(grpo_engine.main(replace(config, out=place / "usual")))
+    settings = {
+        "float64": default_dtype(torch.float64), "bfloat16": default_dtype(torch.bfloat16),
+        "no grad": torch.no_grad(), "inference": torch.inference_mode(), "meta": torch.device("meta"),
+    }  # fmt: skip
+    for name, setting in settings.items():
+        with setting:
+            before = torch.empty(()).dtype, torch.empty(()).device, torch.is_grad_enabled()
+            run = grpo_engine.main(replace(config, out=place / name))
+            assert before == (
+                torch.empty(()).dtype,
+                torch.empty(()).device,
+                torch.is_grad_enabled(),
+            )
+        assert numbers(run) == usual, name
 
 
 def test_talk_tells_what_the_run_has_not_read(place: Path) -> None:
