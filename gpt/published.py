@@ -92,6 +92,9 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
             "makes it of shards and pickles, peft's merge_and_unload of LoRA): pass one with it and "
             f"{CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
         )
+    if (folder / ADAPTER_FILE).exists():  # transformers would apply it
+        merge = "merge it with peft's merge_and_unload and save_pretrained, or take it out of the folder"
+        raise UserError(f"{folder} holds full weights and an adapter, {ADAPTER_FILE}: {merge}")
     config = read_config(folder / CONFIG_FILE)
     tensors = read_weights(weights, config)
     check_layers(config, tensors, weights)
@@ -270,7 +273,8 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
 
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [CONFIG_FILE, MODEL_FILE, *TOKENIZER_FILES]
+ADAPTER_FILE = "adapter_config.json"  # peft's
+HUB_FILES = [CONFIG_FILE, MODEL_FILE, ADAPTER_FILE, *TOKENIZER_FILES]
 
 
 def published_folder(name_or_folder: str | Path) -> Path:

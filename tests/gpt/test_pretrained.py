@@ -121,6 +121,13 @@ def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
         load_gpt2(own_folder)
 
 
+def test_an_adapter_beside_full_weights_is_not_ignored(own_folder):
+    load_gpt2(own_folder)
+    (own_folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config.json"):
+        load_gpt2(own_folder)
+
+
 @pytest.mark.oracle
 @torch.no_grad()
 def test_transformers_opens_what_we_save(transformers, tmp_path):
