@@ -58,7 +58,7 @@ from harness.run_folder import conclude, finish_run, open_run, run_stage, steppi
 from harness.safetensors_file import kind_of
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
-from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
+from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes, wins
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
     PairFileFlags,
@@ -184,7 +184,7 @@ def train(
             )
             loss.backward()
             gaps = (chosen - rejected).detach()
-            measured.append(torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()]))
+            measured.append(torch.stack([loss.detach(), wins(gaps).sum().to(loss), gaps.sum()]))
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
         row = measured_step(measured, comparisons) | {"grad_norm": norm, "lr": lr}
         row["pairs_per_second"] = per_second(comparisons, begin)

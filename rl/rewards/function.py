@@ -42,11 +42,11 @@ from harness.files import expanded, noted
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_gather_list, on_main, shard_block
 from rl.batches.rollout import Rollout
+from rl.rewards.reward import LARGEST
 
 OPTIONAL = ("record", "ended")
 BATCH = ("prompts", "completions")  # TRL's form
 PACKAGES = ("data", "gpt", "harness", "reward_model", "rl")  # this project
-MOST = torch.finfo(torch.float32).max  # in which rewards are kept
 OTHER_ORDER = re.compile(  # first and second parameter where a response is first, or a truth second
     r"(?:response|completion|solution|answer|output|prediction)(?:_\w+)?,.*|\w*,(?:prompt|"
     r"(?:(?:ground|gold|true|correct|reference)_?)*(?:truth|solution|answer|target|label|reference|gold)s?(?:_\w+)?)"
@@ -220,8 +220,10 @@ class FunctionReward:
             number = math.nan if isinstance(value, str | bytes) else float(value)
         except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
             number = math.nan
-        if not abs(number) <= MOST:  # NaN neither
-            raise UserError(f"--reward {self.name} gave {value!r:.60}, no number, at {place}")
+        if not abs(number) <= LARGEST:  # NaN neither
+            raise UserError(
+                f"--reward {self.name} gave {value!r:.60}, no number up to {LARGEST:g}, at {place}"
+            )
         return number
 
 

@@ -151,7 +151,18 @@ def test_another_form_is_refused(source, text):
 
 @pytest.mark.parametrize(
     "value",
-    ["None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "1e39", "10 ** 400"],
+    [
+        "None",
+        "'2'",
+        "b'2'",
+        "[1, 2]",
+        "1j",
+        "float('nan')",
+        "float('-inf')",
+        "1e39",
+        "10 ** 400",
+        "-2e30",
+    ],
 )
 def test_what_is_no_finite_number_is_refused(source, value):
     name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")

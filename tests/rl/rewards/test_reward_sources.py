@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -71,6 +72,16 @@ def test_the_wrong_number_of_rewards_is_refused(shape):
     """(N, 1) would broadcast against (N,) to an N x N table."""
     with pytest.raises(ValueError):
         checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
+
+
+@pytest.mark.parametrize("value", [1.001e30, -3e38, math.inf, math.nan])
+def test_a_reward_that_no_sum_can_hold_is_refused_by_its_name(value):
+    values = torch.zeros(8)
+    values[5] = -1e30
+    assert torch.equal(checked_rewards(Fixed(values), ROLLOUT), values)
+    values[6] = value
+    with pytest.raises(ValueError, match=Fixed(values).name):
+        checked_rewards(Fixed(values), ROLLOUT)
 
 
 EOS = 8
