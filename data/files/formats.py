@@ -2,7 +2,7 @@
 
 A `Format` is recognised by the keys of a file's first row. It tells conversations, which are written in
 a form of a chat (data/templates.py), from plain strings. A question that
-is in `prompt` and again in the answers is written once (`joined`, `without_prompt`).
+is in `prompt` and again in the answers is written once (`joined`, `without_question`).
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def amount(value: object) -> float:
 
 
 PAIR = ("chosen", "rejected")
-OWN = (*RECORDED, "verdict")
+OWN = (*RECORDED, "verdict", "repeat")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
 CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 

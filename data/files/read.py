@@ -117,8 +117,9 @@ def read_preferences(
     """Read (prompt, chosen, rejected) records.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores, ties and skipped pairs of reward_model/annotate.py. `meta` has recorded tokens,
-    by which pairs are then compared, and whether the first or the second answer shown was chosen.
+    answers, equal scores, and of reward_model/annotate.py ties, skipped and repeated pairs. `meta` has
+    recorded tokens, by which pairs are then compared, and whether the first or the second answer shown
+    was chosen.
     """
     return _read(path, _preference, chat)
 
@@ -224,6 +225,10 @@ UNDECIDED = ("tie", "skip")  # a person's verdicts that prefer neither answer
 def _require_verdict(row: Row) -> None:
     if row.get("verdict") in UNDECIDED:
         raise DropRow(f"verdict {row['verdict']!r}")
+    if (
+        "verdict" in row and row.get("repeat") is True
+    ):  # of annotate, which counts how often both agree
+        raise DropRow("asked a second time")
 
 
 def _require_text(prompt: str, response: str) -> None:

@@ -148,6 +148,16 @@ def test_recorded_tokens_are_kept_and_say_what_differs(tmp_path: Path) -> None:
     assert result.dropped == {"chosen equals rejected": 1, "empty answer": 1}
 
 
+def test_a_pair_that_was_asked_a_second_time_counts_once(tmp_path: Path) -> None:
+    """Whether the person decided alike or not; a column of that name elsewhere is any column."""
+    mine = PAIR | {"verdict": "first", "repeat": False}
+    other = {"chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}
+    rows = [mine, mine | {"repeat": True}, mine | other | {"repeat": True}, PAIR | {"repeat": True}]
+    path = lines(tmp_path, *rows)
+    for result in (read_preferences(path), read_responses(path)):
+        assert len(result.records) == 2 and list(result.dropped.values()) == [2]
+
+
 END = "<|endoftext|>"
 
 
