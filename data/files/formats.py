@@ -106,6 +106,19 @@ CONTEXT = (
     *SYSTEM, "prompt", "instruction", "input", "context", "history", "tools", "image", "images",
 )  # fmt: skip
 DIFFERS = "prompt differs"
+NOTHING = (
+    "",
+    "[]",
+    "{}",
+    "null",
+    "none",
+    "nan",
+)  # as tables and exports write that there is nothing
+
+
+def says_something(value: Any) -> bool:
+    """Whether a column or a key of a message holds more than nothing, also as a text."""
+    return value.strip().lower() not in NOTHING if isinstance(value, str) else bool(value)
 
 
 @dataclass(frozen=True)
@@ -116,14 +129,15 @@ class Format:
     keys: tuple[str, ...]
     read: Callable[[Row], Content]
     more: tuple[str, ...] = ()  # keys that it also reads where they are there
-    values: type = object
+    values: type | tuple[type, ...] = object
 
     def matches(self, row: Row) -> bool:
         return row.keys() >= {*self.keys} and isinstance(row[self.keys[-1]], self.values)
 
     def content(self, row: Row) -> Content:
         """What a row holds; its `answer` is the ground truth, unless the format has another one."""
-        if lost := [key for key in CONTEXT if row.get(key) and key not in self.keys + self.more]:
+        others = [key for key in CONTEXT if key not in self.keys + self.more]
+        if lost := [key for key in others if says_something(row.get(key))]:
             raise DropRow(f"no place for {lost[0]!r}")
         content = self.read(row)
         if content.answer is None:
@@ -212,6 +226,8 @@ def is_learned(marked: Row) -> bool:
     return not any(str(marked.get(key)).lower() in ("0", "0.0", "false") for key in LEARNED)
 
 
+MESSAGES = (list, dict)  # a conversation, or one message alone
+TEXT_PARTS = ("text", "input_text", "output_text")
 MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
 
 
@@ -239,22 +255,39 @@ def turns_of(row: Row, key: str) -> list[Turn]:
     """The messages under `key`: a list of {role, content}."""
     messages, turns = field(row, key), list[Turn]()
     for message in messages if isinstance(messages, list) else [messages]:
-        role = message.get("role") if isinstance(message, dict) else None
-        if not isinstance(role, str) or role not in HEADINGS:
+        role = str(message.get("role")).lower() if isinstance(message, dict) else None
+        if role not in HEADINGS:
             raise BadRow(
                 f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)}"
             )
-        if more := [key for key in MORE_THAN_TEXT if message.get(key)]:
+        if more := [key for key in MORE_THAN_TEXT if says_something(message.get(key))]:
             raise DropRow(f"{more[0]!r} in a message")
-        turns.append(Turn(role, text_of(message, "content").strip()))
+        turns.append(Turn(role, content_of(message).strip()))
     return turns
+
+
+def content_of(message: Row) -> str:
+    """The text of a message, or of its parts, one after the other; DropRow for a part of another kind."""
+    if not isinstance(message.get("content"), list):
+        return text_of(message, "content")
+    texts = []
+    for part in message["content"]:
+        if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
+            raise BadRow(f"'content' holds {part!r:.40}, expected parts with a type")
+        if part["type"] not in TEXT_PARTS:
+            raise DropRow(f"{part['type']!r} in a message")
+        texts.append(text_of(part, "text"))
+    return "".join(texts)
 
 
 def chat_side(row: Row, key: str) -> Answered:
     """The conversation under `key`, which may hold that of `prompt` again.
 
-    Its last turn, which must be the assistant's, is the answer.
+    Its last turn, which must be the assistant's, is the answer. After a prompt of messages a string is
+    one, too.
     """
+    if isinstance(row.get(key), str) and isinstance(row.get("prompt"), MESSAGES):
+        return Answered(asked(opening_of(row)), text_of(row, key).strip())
     *before, last = turns_of(row, key) or [Turn("none", "")]
     if last.role != "assistant":
         raise DropRow("no answer at the end")
@@ -264,7 +297,7 @@ def chat_side(row: Row, key: str) -> Answered:
 
 def opening_of(row: Row) -> list[Turn]:
     """The turns of `prompt`, a list or one user's string, after the system turn of another column."""
-    if isinstance(row.get("prompt"), list):
+    if isinstance(row.get("prompt"), MESSAGES):
         turns = turns_of(row, "prompt")
     else:
         turns = [Turn("user", text_of(row, "prompt").strip())] if "prompt" in row else []
@@ -299,7 +332,7 @@ def gsm8k(row: Row) -> Content:
 
 def question(row: Row) -> Content:
     """A prompt alone, or with the ground truth that a rule needs, which is its answer as well."""
-    messages, truth = isinstance(row.get("prompt"), list), ground_truth(row)
+    messages, truth = isinstance(row.get("prompt"), MESSAGES), ground_truth(row)
     prompt = asked(opening_of(row)) if messages else text_of(row, "prompt")
     return Content([Answered(prompt, truth if isinstance(truth, str) else None)], truth)
 
@@ -369,11 +402,18 @@ FORMATS = (
     Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
     Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT),
     Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
-    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, list),
+    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, MESSAGES),
+    Format(
+        "conversational preferences", (*PAIR, "prompt"), each(chat_side, *PAIR), SYSTEM, MESSAGES
+    ),
     OWN_PAIRS,
     Format("HH-RLHF", PAIR, each(hh_side, *PAIR), (), str),
     Format("conversations", ("messages",), each(chat_side, "messages"), CHAT, list),
-    Format("completions", ("prompt", "completion"), each(chat_side, "completion"), SYSTEM, list),
+    *(
+        Format(f"{key}s", keys, each(chat_side, key), SYSTEM, MESSAGES)
+        for key in ("completion", "response")
+        for keys in (("prompt", key), (key, "prompt"))
+    ),
     Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
     Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
     Format("prompts", ("prompt",), question, ("answer",)),

@@ -187,6 +187,9 @@ def _ends_within(record: PreferenceRecord | ResponseRecord | PromptRecord, end: 
     return any(end in getattr(record, name, "") for name in ("chosen", "rejected", "response"))
 
 
+BLANK_END = re.compile(r"[^\S\n]\Z")  # a token of its own, and the answer's first word lacks it
+
+
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
     answers = [getattr(record, name, " ") for name in ("chosen", "rejected", "response")]
@@ -314,9 +317,11 @@ def _read(
             notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
             notes["ratings that are no numbers"] += lead != lead
             as_it_is = sides[0].prompt == found.sides[0].prompt
-            notes["no space or line break between prompt and answer"] += as_it_is and _touches(
-                record
-            )
+            if as_it_is and not recorded:
+                notes["no space or line break between prompt and answer"] += _touches(record)
+                notes["a blank ends the prompt, better put before the answer"] += (
+                    BLANK_END.search(record.prompt) is not None
+                )
             ours = OURS if chat is None else chat.name
             forms["the form that the file has" if as_it_is else ours] += not recorded
         except BadRow as error:
@@ -355,5 +360,5 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
-    known = "; ".join(" + ".join(kind.keys) for kind in FORMATS)
+    known = "; ".join(dict.fromkeys(" + ".join(sorted(kind.keys)) for kind in FORMATS))
     raise UserError(f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}")

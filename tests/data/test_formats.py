@@ -256,6 +256,68 @@ def test_an_answer_marked_as_not_to_be_learned_is_none(tmp_path: Path, key: str,
         assert len(result.records) == 1
 
 
+def parts(*texts: str, **more: str) -> list[dict[str, Any]]:
+    found = [{"type": "text", "text": text} for text in texts]
+    return [*found, *({"type": kind, kind: value} for kind, value in more.items())]
+
+
+def test_a_message_of_text_parts_is_their_text(tmp_path: Path) -> None:
+    """One part or several; a row with a part of another kind is counted, a malformed part an error."""
+    asks = {"role": "user", "content": parts("Is it", " late?")}
+    told = [{"role": "assistant", "content": [{"type": "output_text", "text": "No."}]}]
+    seen = {"role": "user", "content": parts("What is this?", image_url="https://x")}
+    rows = [{"messages": [asks, *told]}, {"messages": [seen, *told]}]
+    result = read_responses(write(tmp_path, *rows))
+    assert result.records == [ResponseRecord(ASKS, "No.")] and list(result.dropped.values()) == [1]
+    for bad in ([3], [{"text": "x"}], [{"type": "text"}], [{"type": "text", "text": 3}]):
+        row = {"messages": [{"role": "user", "content": bad}, *told]}
+        with pytest.raises(UserError, match="rows.jsonl:1: "):
+            read_responses(write(tmp_path, row))
+
+
+MIXED: list[tuple[Any, Any]] = [
+    (said(Q), "No."), (said(Q), answered("No.")[0]), (said(Q)[0], answered("No.")), (said(Q)[0], "No."),
+    (Q, answered("No.")[0]), ([{"role": "USER", "content": Q}], answered(" No. ")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "answer"), MIXED)
+def test_messages_and_strings_stand_beside_each_other(
+    tmp_path: Path, prompt: Any, answer: Any
+) -> None:
+    """A prompt of messages with answers as strings, one message each, or lists of one, and all of it."""
+    for key in ("response", "completion"):
+        rows = [{"prompt": prompt, key: answer}, {"prompt": said(Q), key: answered("No.")}]
+        assert read_responses(write(tmp_path, *rows)).records == [ResponseRecord(ASKS, "No.")] * 2
+    pair = {"prompt": prompt, "chosen": answer, "rejected": answered("Yes.")[0]}
+    for row in (pair, pair | {"rejected": "Yes."} if not isinstance(prompt, str) else pair):
+        records = read_preferences(write(tmp_path, row, row)).records
+        assert records == [PreferenceRecord(ASKS, "No.", "Yes.")] * 2
+
+
+@pytest.mark.parametrize("nothing", [[], None, "", " ", "[]", "null", "None", "{}", "NaN"])
+def test_a_column_or_key_that_says_there_is_nothing_drops_no_row(
+    tmp_path: Path, nothing: Any
+) -> None:
+    for key in ("tools", "history", "images"):
+        rows = [
+            {"messages": said(Q, "No"), key: nothing},
+            {"messages": said(Q, "No"), key: '[{"a": 1}]'},
+        ]
+        rows.append({"messages": [*said(Q), answered("No")[0] | {"tool_calls": nothing}]})
+        assert len(read_responses(write(tmp_path, *rows)).records) == 2
+    task = ALPACA | {"input": "[]"}  # which is what the instruction works on
+    assert "[]" in read_responses(write(tmp_path, task)).records[0].prompt
+
+
+@pytest.mark.parametrize(("prompt", "notes"), [("A: ", 1), ("A:\t", 1), ("A:\n", 0), ("A:", 0)])
+def test_a_blank_at_the_end_of_a_prompt_is_counted(tmp_path: Path, prompt: str, notes: int) -> None:
+    for row in ({"prompt": prompt}, {"prompt": prompt, "response": " a"}):
+        result = read_prompts(write(tmp_path, row))
+        assert sum(result.notes.values()) == notes and result.records[0].prompt == prompt
+    assert not read_prompts(write(tmp_path, {"prompt": said("A: ")})).notes
+
+
 def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
     """Those of any row, once."""
     result = read_preferences(write(tmp_path, SCORED, SCORED | {"source": "x"}))
@@ -271,7 +333,7 @@ def test_a_chosen_answer_with_the_lower_score_is_told(tmp_path: Path) -> None:
     assert list(result.notes.values()) == [1]
     table = "prompt,chosen,rejected,score_chosen,score_rejected\n"
     path = tmp_path / "rows.csv"
-    path.write_text(table + "Q ,a,b,10,9\nQ ,a,b,9,10\n")  # as texts the other way round
+    path.write_text(table + "Q, a, b,10,9\nQ, a, b,9,10\n")  # as texts the other way round
     assert list(read_preferences(path).notes.values()) == [1]
 
 
