@@ -10,6 +10,7 @@ import glob
 import hashlib
 import importlib
 import random
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,7 +139,7 @@ def data_name(data: str) -> str:
     path = Path(data)
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     listed = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)  # .csv is read otherwise
-    stem = Path(path.name.removesuffix(".gz")).stem
+    stem = Path(re.sub(r"\.(gz|bz2|xz)$", "", path.name)).stem
     return f"{stem}-{hashlib.sha256(listed.encode()).hexdigest()[:DIGITS]}"
 
 

@@ -42,7 +42,8 @@ _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)  # on
 def require_regular(path: Path) -> None:
     """UserError for a device, a pipe or a folder: it may never end, and must not be replaced."""
     if path.exists() and not path.is_file():
-        raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise UserError(f"{display_path(path)} is {kind}: name a file, or move it away")
 
 
 @contextmanager

@@ -94,7 +94,7 @@ GOOD = "".join(PAIR % n for n in range(40)).encode()
 PACKED = gzip.compress(GOOD)
 FILES: dict[str, bytes] = {
     "empty": b"", "cut off": GOOD + b'\n{"prompt": "a", ', "a number": b"17", "NULs": b"\x00" * 1000,
-    "UTF-16": GOOD.decode().encode("utf-16"), "cut gzip": PACKED[: len(PACKED) // 2],
+    "UTF-16, cut": GOOD.decode().encode("utf-16")[:-1], "cut gzip": PACKED[: len(PACKED) // 2],
     "damaged gzip": PACKED[:40] + bytes(20) + PACKED[60:], "deep nesting": b"[" * 100_000,
     "two objects on a line": b'{"prompt": "a"} {"prompt": "b"}',
 }  # fmt: skip

@@ -37,7 +37,17 @@ from data.files.formats import (
     without_end,
     written,
 )
-from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
+from data.files.rows import (
+    BadRow,
+    Row,
+    bad_row,
+    holds_rows,
+    listed,
+    of_folder,
+    rows_of,
+    text_in,
+    text_of,
+)
 from data.records import (
     RECORDED,
     SPLIT_KEY,
@@ -159,6 +169,8 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
         files = sorted(Path(path).glob("*.txt"))
         texts = [text_in(file) for file in files]
         others = {Path(path, name) for name in glob("**", root_dir=path, recursive=True)} - {*files}
+        if not files:
+            raise UserError(f"{path} is a folder without .txt files: {of_folder(Path(path))}")
     elif holds_rows(path):
         texts = []
         for place, row in rows_of(path):

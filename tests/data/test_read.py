@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
+import tarfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from data.files.read import read_preferences, read_prompts, read_responses, read
 from data.records import PromptRecord, ResponseRecord, key_of, question_of
 from data.sources import file_source
 from harness.errors import UserError
-from harness.files import reading, split_as
+from harness.files import reading, require_regular, split_as
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
 RECORDS = [ResponseRecord(f"{i}?", f" {i}") for i in range(3)]
@@ -39,6 +43,92 @@ def test_content_decides_and_not_the_name(tmp_path: Path, name: str, content: st
     for stored in (content.encode(), gzip.compress(content.encode(), mtime=0)):
         path.write_bytes(stored)
         assert read_responses(path).records == read_responses(str(path)).records == RECORDS
+
+
+TABLE = [
+    ("prompt", "chosen", "rejected"),
+    ("Is it, or not?\n", "yes; it is", "no"),
+    ("Why?\n", "so", "1,5"),
+]
+
+
+@pytest.mark.parametrize("sign", ",;\t|")
+def test_a_table_is_read_whatever_stands_between_its_cells(tmp_path: Path, sign: str) -> None:
+    """As Excel writes it in many countries; in UTF-16; with its line that says so, which counts as one."""
+    rows = [sign.join(f'"{c}"' if set(c) & set(",;\n") else c for c in row) for row in TABLE]
+    body = "\r\n".join(rows)
+    contents = [
+        body.encode(),
+        body.encode("utf-8-sig"),
+        body.encode("utf-16"),
+        body.encode("utf-32"),
+    ]
+    contents += [f"sep={sign}\r\n{body}".encode(), bz2.compress(body.encode())]
+    for name in ("a.csv", "a.tsv") if sign == "\t" else ("a.csv",):
+        for content in contents:
+            (tmp_path / name).write_bytes(content)
+            assert [
+                tuple(vars(r).values())[1:4] for r in read_preferences(tmp_path / name).records
+            ] == TABLE[1:]
+    (tmp_path / "a.csv").write_text(f"sep={sign}\n{body}{sign}more", encoding="utf-8")
+    with pytest.raises(UserError, match="a.csv:6: "):
+        read_preferences(tmp_path / "a.csv")
+
+
+def test_a_sign_in_a_name_divides_no_table_that_has_commas(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('prompt,"a;b;c"\nWhy?,x\n')
+    assert read_prompts(tmp_path / "a.csv").records[0].meta == {"a;b;c": "x"}
+    (tmp_path / "a.csv").write_text("prompt\nWhy; then?\n")
+    assert read_prompts(tmp_path / "a.csv").records[0].prompt == "Why; then?"
+
+
+def test_other_compressions_are_read_or_named(tmp_path: Path) -> None:
+    """By content, whatever the name; one that is cut off is damaged, not short."""
+    packed = {"bz2": bz2.compress, "xz": lzma.compress, "gz": gzip.compress}
+    for end, pack in packed.items():
+        for name in (f"a.jsonl.{end}", "a.jsonl"):
+            (tmp_path / name).write_bytes(pack(LINES.encode()))
+            assert read_responses(tmp_path / name).records == RECORDS
+        (tmp_path / name).write_bytes(pack(LINES.encode())[:-9])
+        with pytest.raises(UserError):
+            read_responses(tmp_path / name)
+        (tmp_path / f"a.txt.{end}").write_bytes(pack(b"words"))
+        assert read_text(tmp_path / f"a.txt.{end}")[0] == ["words"]
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+        archive.add(tmp_path / "a.jsonl")
+    starts = {
+        "zstd -d": b"\x28\xb5\x2f\xfd", "7z x": b"7z\xbc\xaf\x27\x1c", "from_file": b"\xff\xff\xff\xff",
+        "tar xf": tar.getvalue(), "sqlite3": b"SQLite format 3\0", "JSON lines": b"\x80\x04\x95",
+        "from_parquet": b"PAR1", "lz4 -d": b"\x04\x22\x4d\x18",
+    }  # fmt: skip
+    for command, start in starts.items():
+        (tmp_path / "my rows.jsonl").write_bytes(start + b"  " * 300)
+        with pytest.raises(UserError, match=command):
+            read_responses(tmp_path / "my rows.jsonl")
+
+
+FOLDERS = {
+    "load_from_disk": ["dataset_info.json", "state.json", "data-00000-of-00001.arrow"],
+    "'train'": ["dataset_dict.json", "train/dataset_info.json", "train/data-00000-of-00001.arrow"],
+    "cat ": ["data/train-00000.jsonl.gz", "data/train-00001.jsonl.gz"],
+    "from_parquet": ["train/0000.parquet"], "notes.md": ["notes.md"], "nothing": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", FOLDERS)
+def test_a_folder_is_never_to_be_removed(tmp_path: Path, told: str) -> None:
+    """It may be somebody's data: which command makes a file of it; also for the pre-training of texts."""
+    for name in FOLDERS[told]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    for read in (read_preferences, read_responses, read_prompts, read_text):
+        with pytest.raises(UserError, match=told) as error:
+            read(tmp_path)
+        assert "remove" not in str(error.value)
+    with pytest.raises(UserError) as error:
+        require_regular(tmp_path)
+    assert "remove" not in str(error.value)
 
 
 def lines(folder: Path, *rows: dict[str, Any]) -> Path:
