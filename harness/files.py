@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 
@@ -192,8 +193,30 @@ def write_text(path: Path, content: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every program reads, which has no word for infinity or NaN: 1e999, which is read as one
+    again, and null."""
+    try:
+        return json.dumps(value, indent=indent, default=str, allow_nan=False)
+    except ValueError:
+        mark = uuid4().hex  # which no text holds
+        text = json.dumps(_marked(value, mark), indent=indent, default=str, allow_nan=False)
+        return text.replace(f'"{mark}"', "1e999").replace(f'"-{mark}"', "-1e999")
+
+
+def _marked(value: Any, mark: str) -> Any:
+    """The same with `mark` for infinity and None for NaN."""
+    if isinstance(value, Mapping):
+        return {key: _marked(each, mark) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_marked(each, mark) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else mark if value > 0 else f"-{mark}"
+    return value
+
+
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+    write_text(path, strict_json(value, indent=2) + "\n")
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -206,7 +229,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         try:
             with path.open("a", encoding="utf-8") as file:
                 for row in rows:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(strict_json(row) + "\n")
         except OSError as error:
             raise _unwritten(path, error) from error
 
@@ -260,7 +283,16 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a run, each with the number of its step. UserError for a row that no run writes."""
+    """The numbers of a run, each row with that of its step; null is NaN, as `strict_json` writes it."""
+    return [with_nan(row) for row in rows_of_steps(path)]
+
+
+def with_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
+
+def rows_of_steps(path: Path) -> list[dict[str, Any]]:
+    """Rows of a run, each with the number of its step. UserError for a row that no run writes."""
     rows = read_jsonl(path)
     for number, row in enumerate(rows, start=1):
         if type(row.get("step")) is not int or not 0 <= row["step"] < 2**63:
@@ -274,7 +306,7 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     def keep() -> list[dict[str, Any]]:
         if not path.exists():
             return []
-        kept = [row for row in read_metrics(path) if row["step"] <= step]
+        kept = [row for row in rows_of_steps(path) if row["step"] <= step]
         write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
         return kept
 
