@@ -314,11 +314,12 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def display_path(path: Path) -> str:
-    """Relative to the current folder where that is shorter."""
+    """Relative to the current folder where that is shorter; ./-x for what would look like a flag."""
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
+        shown = str(path.resolve().relative_to(Path.cwd()))
     except (RuntimeError, ValueError):  # a link to itself, a path elsewhere
-        return str(path)
+        shown = str(path)
+    return f"./{shown}" if shown.startswith("-") else shown
 
 
 def save_figure(figure: Any, path: Path) -> None:

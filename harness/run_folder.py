@@ -165,7 +165,8 @@ def page_of(folder: Path) -> str:
     """Draw the page; return what the command says. RuntimeError with its last line if it fails."""
     done = subprocess.run(**_drawing(folder), timeout=300)  # seconds; two are usual
     if done.returncode:
-        raise RuntimeError((done.stderr.splitlines() or [f"status {done.returncode}"])[-1])
+        said = [line for line in done.stderr.splitlines() if any(map(str.isalnum, line))]
+        raise RuntimeError((said or [f"status {done.returncode}"])[-1])
     return str(done.stdout)
 
 
@@ -181,7 +182,7 @@ def _drawing(folder: Path) -> dict[str, Any]:
     places = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     setting = {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
     return dict(
-        args=[sys.executable, "-m", "report", str(folder)], env=os.environ | setting,
+        args=[sys.executable, "-m", "report", str(folder.absolute())], env=os.environ | setting,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         encoding="utf-8", start_new_session=True,
     )  # fmt: skip
