@@ -12,6 +12,7 @@ import os
 import pickle
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,21 @@ def test_a_refused_flag_is_a_sentence_and_a_bug_a_traceback(
         run_command(broken, Flags)
     assert end.value.code
     monkeypatch.setattr(sys, "argv", ["command"])
+    with pytest.raises(ValueError, match="a loss that"):
+        run_command(broken, Flags)
+
+
+@dataclass(frozen=True)
+class Training(Flags):
+    ranks: int = 1
+
+
+def test_without_a_temporary_folder_a_training_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only that: PyTorch's optimizers and the ranks keep files there."""
+    monkeypatch.setattr(sys, "argv", ["command"])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    ends("TMPDIR", lambda: run_command(broken, Training))
     with pytest.raises(ValueError, match="a loss that"):
         run_command(broken, Flags)
 
