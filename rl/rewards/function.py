@@ -19,6 +19,7 @@ a run starts; --resume refuses when its file, or one in its folder that it impor
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -81,21 +82,43 @@ def undone() -> Iterator[None]:
 
 
 def files_behind(module: ModuleType) -> list[Path]:
-    """The file of a reward, and those in its folder that are loaded, as by its imports.
+    """The file of a reward, and those in its folder that it imports, or that one of these does.
 
-    Not those of this project, of Python and of installed packages, which may change.
+    Not those of this project, of Python and of installed packages, which may change, and not what
+    something else in this process has loaded, such as another run.
     """
-    own, *loaded = (
-        Path(getattr(each, "__file__", None) or "none") for each in (module, *sys.modules.values())
-    )
+    beside = Path(getattr(module, "__file__", None) or "none").parent
     apart = [Path(sysconfig.get_path("stdlib")), *(REPOSITORY / name for name in PACKAGES)]
-    return [own] + [
-        path
-        for path in loaded
-        if path.is_relative_to(own.parent)
-        and "site-packages" not in path.parts
-        and not any(map(path.is_relative_to, apart))
-    ]
+    found, left = dict[Path, None](), [module]
+    while left:
+        each = left.pop()
+        path = Path(getattr(each, "__file__", None) or "none")
+        own = path.is_relative_to(beside) and "site-packages" not in path.parts
+        if each is module or (
+            path not in found and own and not any(map(path.is_relative_to, apart))
+        ):
+            found[path] = None
+            left += [m for m in _imports_of(each, path) if m is not module]
+    return list(found)
+
+
+def _imports_of(module: ModuleType, path: Path) -> list[ModuleType]:
+    """The modules that are loaded of those that a file imports anywhere in its text."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(path.read_bytes())) if path.suffix == ".py" else ():
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            up = (
+                (module.__package__ or "").split(".")[: 1 - node.level or None]
+                if node.level
+                else []
+            )
+            base = ".".join([*up, *filter(None, [node.module])])
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    parts = [name.split(".") for name in names]
+    names |= {".".join(part[:end]) for part in parts for end in range(1, len(part))}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
 def _imported(where: str) -> ModuleType:
