@@ -20,9 +20,8 @@ from typing import Any
 
 from harness.ranks.collectives import gather
 
-SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")  # the last two: a cluster's warning
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 WATCHDOG = str(Path(__file__).with_name("watchdog.py"))
 STEP = 5  # seconds that a step has to end after the first signal
 LEFT_TO_RANK_0 = False  # whether this is a rank that rank 0 has started
