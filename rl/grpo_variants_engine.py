@@ -292,7 +292,8 @@ def with_chosen_tokens(
     covariances = losses.token_covariances(new, given.advantages, given.mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
         clipped = run.clip_mask(new, given.old, given.advantages, given.mask)
-        draws = uniform_numbers(*given.mask.shape, run.generators["minibatches"])
+        n, T = given.mask.shape
+        draws = uniform_numbers(n, T, run.generators["minibatches"])
         update.chosen[rows] &= ~losses.clip_cov_tokens(
             covariances.masked_fill(clipped, -torch.inf), draws.to(new.device), given.mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,

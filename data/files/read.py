@@ -303,7 +303,7 @@ def _read(
     foreign: Counter[str] = Counter()
     columns: dict[str, None] = {}
     rated: dict[str, str] = {}
-    kind = None
+    kind: Format | None = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
         rated |= ratings(row)

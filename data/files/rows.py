@@ -97,17 +97,12 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
     """
     csv.field_size_limit(LONGEST_LINE)
     text = io.StringIO(_whole(path, stream), newline="")
-    first, before = text.readline(), 1
-    if named := re.fullmatch(r"sep=(.)\s*", first, re.IGNORECASE):
-        sign = named[1]
-    else:
-        signs = ("\t,;|" if plain_name(path).endswith(".tsv") else ",;\t|") + ","
-        cells = (next(csv.reader([first], delimiter=sign), []) for sign in signs)
-        sign, before = (
-            next((s for s, found in zip(signs, cells, strict=True) if len(found) > 1), ","),
-            0,
-        )
-        text.seek(0)
+    first = text.readline()
+    named = re.fullmatch(r"sep=(.)\s*", first, re.IGNORECASE)
+    before = 1 if named else text.seek(0)  # lines that are no row
+    sign = (
+        named[1] if named else _divider(first, "\t,;|" if ".tsv" in plain_name(path) else ",;\t|")
+    )
     reader = csv.DictReader(text, delimiter=sign, strict=True)
     try:
         names = list(reader.fieldnames or [])
@@ -121,8 +116,13 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
                 raise bad_row(path, place, "another number of cells than in the first line")
             yield place, row
     except csv.Error as error:  # a stray quote, a cell without end
-        place = reader.line_num + before
-        raise UserError(f"{path}:{place}: {error}; correct the file") from error
+        line = reader.line_num + before
+        raise UserError(f"{path}:{line}: {error}; correct the file") from error
+
+
+def _divider(line: str, signs: str) -> str:
+    """The first of these signs that divides a table's first line; a comma where none does."""
+    return next((s for s in signs if len(next(csv.reader([line], delimiter=s), [])) > 1), ",")
 
 
 def _json_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, object]]:
