@@ -310,9 +310,9 @@ def _read(
         kind = kind or _recognise(path, place, row)
         try:
             found: Content = kind.content(row)
-            ended = [without_end(side, chat) for side in found.sides]
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
             form = None if recorded else chat
+            ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
             sides = [written(side, form, learned=convert is not _prompt) for side in ended]
             content = found._replace(sides=sides)
             record = replace(convert(kind, content, row), question=_question(found, row))
@@ -324,7 +324,7 @@ def _read(
             notes.update({side.odd for side in sides if side.odd})
             notes["an answer inside what its prompt opens, and never closes"] += _unclosed(record)
             answers = sum(side.response is not None for side in content.sides)
-            notes["a mark of the end taken off"] += ended != [*found.sides]
+            notes["a mark of the end taken off"] += list(ended) != list(found.sides)
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
             notes["ratings that are no numbers"] += lead != lead
@@ -347,9 +347,9 @@ def _read(
     if foreign:
         notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
     notes["the same two answers judged the other way round"] += _contradicted(records)
-    used = {SPLIT_KEY, *kind.keys, *kind.more, *rated, *rated.values()}
-    used |= {*LEARNED * (UNLEARNED in dropped)}
-    unread = [key for key in columns if key and key not in used]
+    used = {SPLIT_KEY, ""}.union(kind.keys, kind.more, rated, rated.values())
+    used |= set(LEARNED if UNLEARNED in dropped else ())
+    unread = [key for key in columns if key not in used]
     return ReadResult(
         records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
     )
@@ -357,8 +357,10 @@ def _read(
 
 def _question(found: Content, row: Row) -> str:
     """What splits a row: what it says itself; of a recorded one nothing else; or its turns."""
-    if isinstance(key := row.get(SPLIT_KEY), str) or not row.keys().isdisjoint(RECORDED):
-        return key or ""
+    if isinstance(key := row.get(SPLIT_KEY), str):
+        return key
+    if not row.keys().isdisjoint(RECORDED):
+        return ""
     prompt = found.sides[0].prompt
     return question_of([prompt] if isinstance(prompt, str) else [turn.text for turn in prompt])
 
