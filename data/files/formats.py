@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
@@ -62,7 +63,7 @@ MARK = re.compile(
 def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
     """An answer without the mark of an end after it, of whatever model: every answer gets an EOS."""
     text = side.response
-    if text:
+    if text and text.rstrip().endswith(">"):
         words = max((found.end() for found in STRUCK_OUT.finditer(text)), default=0)
         text = text[:words] + END.sub("", text[words:])
     if chat is not None and chat.end and text and text.rstrip().endswith(chat.end):
@@ -74,8 +75,8 @@ def mark_in(side: Answered, chat: ChatForm | None) -> str | None:
     """The first mark of a chat in a prompt or an answer, other than those of `chat`."""
     own = frozenset[str]() if chat is None else chat.marks
     texts = [side.prompt] if isinstance(side.prompt, str) else [turn.text for turn in side.prompt]
-    texts = [STRUCK_OUT.sub("", text) for text in (*texts, side.response or "")]
-    found = (mark for text in texts for mark in MARK.findall(text))
+    texts = [text for text in (*texts, side.response or "") if "<" in text or "[" in text]
+    found = (mark for text in texts for mark in MARK.findall(STRUCK_OUT.sub("", text)))
     return next((mark for mark in found if mark not in own), None)
 
 
@@ -136,8 +137,8 @@ class Format:
 
     def content(self, row: Row) -> Content:
         """What a row holds; its `answer` is the ground truth, unless the format has another one."""
-        others = [key for key in CONTEXT if key not in self.keys + self.more]
-        if lost := [key for key in others if says_something(row.get(key))]:
+        lost = [key for key in CONTEXT if key in row and key not in self.keys + self.more]
+        if lost := [key for key in lost if says_something(row[key])]:
             raise DropRow(f"no place for {lost[0]!r}")
         content = self.read(row)
         if content.answer is None:
@@ -369,9 +370,10 @@ RATED = re.compile(
 AMOUNT = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:e[+-]?\d+)?)%?(?:\s*/\s*([1-9]\d*))?", re.I)
 
 
-def ratings(row: Row) -> dict[str, str]:
+@lru_cache(64)
+def ratings(columns: tuple[str, ...]) -> dict[str, str]:
     """The columns that rate the chosen answer, each with that of the rejected one."""
-    names = {key.lower(): key for key in row}
+    names = {key.lower(): key for key in columns}
     pairs = {key: names.get(low.replace("chosen", "rejected"), key) for low, key in names.items()}
     return {a: b for a, b in pairs.items() if a != b and RATED.search(a.lower())}
 
@@ -381,7 +383,7 @@ def lead_of(row: Row) -> float | None:
 
     None without two ratings. The first two numbers count; 4,5 and 9/10 are some.
     """
-    both = [(row[a], row[b]) for a, b in ratings(row).items()]
+    both = [(row[a], row[b]) for a, b in ratings(tuple(row)).items()]
     leads = [amount(a) - amount(b) for a, b in both if a not in (None, "") and b not in (None, "")]
     return next((lead for lead in leads if lead == lead), leads[0] if leads else None)
 

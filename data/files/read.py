@@ -306,7 +306,7 @@ def _read(
     kind: Format | None = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
-        rated |= ratings(row)
+        rated |= ratings(tuple(row))
         kind = kind or _recognise(path, place, row)
         try:
             found: Content = kind.content(row)
