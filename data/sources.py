@@ -10,11 +10,12 @@ import glob
 import hashlib
 import importlib
 import random
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from data import worlds
 from data.records import PromptRecord, ResponseRecord
@@ -22,6 +23,7 @@ from harness.console import say_once
 from harness.errors import UserError
 from harness.files import display_path, sha256_of
 from harness.paths import RUNS
+from harness.run_folder import CONFIG_FILE, split_as_before
 
 if TYPE_CHECKING:
     from data.files.source import FileSource
@@ -117,6 +119,13 @@ def default_folder(stage: str, data: str, model: str) -> Path:
     return folder
 
 
+def keep_splits(stage: str, config: Any, model: str) -> None:
+    """Split a file as the run did that --resume goes on with."""
+    folder = config.out or default_folder(stage, config.data, model)
+    if config.resume and not is_world(config.data) and (folder / CONFIG_FILE).exists():
+        split_as_before(folder)
+
+
 def data_name(data: str) -> str:
     """What run folders call a world, or a file: its stem, and six digits of what it is and holds.
 
@@ -128,7 +137,7 @@ def data_name(data: str) -> str:
     path = Path(data)
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     listed = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)  # .csv is read otherwise
-    stem = Path(path.name.removesuffix(".gz")).stem
+    stem = Path(re.sub(r"\.(gz|bz2|xz)$", "", path.name)).stem
     return f"{stem}-{hashlib.sha256(listed.encode()).hexdigest()[:DIGITS]}"
 
 

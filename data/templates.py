@@ -43,6 +43,14 @@ class Turn(NamedTuple):
     text: str
 
 
+class Written(NamedTuple):
+    """A prompt and an answer to learn from, in a form of a chat; `odd` says how that form differs."""
+
+    prompt: str
+    answer: str
+    odd: str = ""
+
+
 class Unwritable(UserError):
     """A conversation that a model's template cannot write; the message says why."""
 
@@ -51,8 +59,8 @@ class ChatForm:
     """A model's own form of a chat: its template, rendered as transformers' apply_chat_template does.
 
     `tokens` are the special tokens that the template may name, such as bos_token; `specials` the texts
-    of all that its vocabulary has. A template may write today's date: prompts then differ by day.
-    UserError for one that cannot write a question and its answer.
+    of all that its vocabulary has. A template may write today's date: prompts then differ by day, and
+    their splits do not. UserError for one that cannot write a question and its answer.
     """
 
     def __init__(
@@ -72,14 +80,16 @@ class ChatForm:
             ) from error
         with suppress(Unwritable):  # a form may have no system turn
             more += self._render([Turn("system", "Be brief."), asked], True)
-        before, _, after = whole.rpartition(answer.text)
-        # What stands between a question and its answer, and on both sides of the answer.
-        self.before_answer = prompt.rpartition(asked.text)[2]
-        lead = before.removeprefix(prompt) if before.startswith(prompt) else ""
-        ends = [text for text in specials if after.lstrip().startswith(text)]
+        before, _, self.after = whole.rpartition(answer.text)
+        self.before_answer = prompt.rpartition(asked.text)[2]  # and after the question
+        # What the model is left to go on from, and a turn that is over does not have: <think>.
+        self.opens = prompt.removeprefix(before) if prompt.startswith(before) else ""
+        ends = [text for text in specials if self.after.lstrip().startswith(text)]
         self.end = max(ends, key=len, default="")  # the special token that ends a turn
-        self.around = lead, after.partition(self.end)[0] if self.end else ""
-        dated = ", which writes the date: prompts, and their splits, differ by day"
+        self.tail = (
+            self.after.partition(self.end)[0] if self.end else ""
+        )  # of an answer, before that
+        dated = ", which writes the date: prompts differ by day"
         self.name = "the model's own form of a chat" + dated * ("strftime_now" in template)
         self.marks = frozenset(t for t in specials if t in template or t in more or t in whole)
 
@@ -144,6 +154,27 @@ class ChatForm:
             self.refuse_marks(turn.text)
         return self._render(turns, True)
 
+    def answered(self, turns: Sequence[Turn], answer: str) -> Written:
+        """A conversation and its answer as the template itself writes both: text + answer + `end`.
+
+        So an answer never stands inside what only the prompt to sample from has opened. One of which
+        the template leaves out a part, such as a thought, follows that prompt whole.
+        """
+        prompt = self.prompt(turns)
+        text = self._render([*turns, Turn("assistant", answer)], False).removesuffix(self.after)
+        whole = "".join(text.split()).endswith("".join(answer.split()))
+        if whole and text.startswith(prompt):
+            return Written(prompt, text.removeprefix(prompt) + self.tail)
+        if text.endswith(answer):
+            odd = f"no {self.opens!r} before the answer, where prompts to sample from have it"
+            return Written(text.removesuffix(answer), answer + self.tail, odd)
+        opened = self.opens.strip()
+        if opened and answer.startswith(opened):
+            answer = answer.removeprefix(opened).lstrip()
+        return Written(
+            prompt, answer + self.tail, "kept whole, though the template changes the answer"
+        )
+
     def refuse_marks(self, text: str) -> None:
         """Unwritable for a text that holds a mark."""
         if held := [mark for mark in self.marks if mark in text]:
@@ -159,12 +190,25 @@ class ChatForm:
         return self.is_in_form(prompt) or prompt.endswith(HEADINGS["assistant"])
 
 
+def stripped(turns: Iterable[Turn]) -> list[Turn]:
+    return [Turn(turn.role, turn.text.strip()) for turn in turns]
+
+
+def answered_conversation(
+    turns: Sequence[Turn], answer: str, chat: ChatForm | None = None
+) -> Written:
+    """A conversation and an answer to learn from; ours puts nothing around an answer."""
+    if chat is not None:
+        return chat.answered(stripped(turns), answer.strip())
+    return Written(conversation_prompt(turns), answer)
+
+
 def conversation_prompt(turns: Sequence[Turn], chat: ChatForm | None = None) -> str:
     """Render a conversation whose last turn is the user's, up to where the answer starts.
 
     White space around each turn is removed, so that one conversation has one rendering.
     """
-    turns = [Turn(turn.role, turn.text.strip()) for turn in turns]
+    turns = stripped(turns)
     if chat is not None:
         return chat.prompt(turns)
     rendered = [f"{HEADINGS[turn.role]}{turn.text}\n\n" for turn in turns]

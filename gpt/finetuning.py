@@ -9,7 +9,6 @@ preference data, and the baseline that reinforcement learning has to beat.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from data.collate import epoch_shuffled_indices
-from data.records import PreferenceRecord, ResponseRecord, split_of
+from data.records import PreferenceRecord, ResponseRecord, key_of, split_of
 from data.sources import (
     USUAL,
     Data,
@@ -49,6 +48,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flags import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
+from harness.optimizer import steps_of_passes
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import on_main
 from harness.seeds import derive_seed, make_generator
@@ -79,6 +79,7 @@ class FinetuningConfig(AnswerFileFlags, SupervisedFlags, ModelFlags):
     """Steps between held-out losses."""
 
 
+@torch.enable_grad()  # whatever a notebook has set
 def train(
     config: FinetuningConfig,
     model: GPT,
@@ -118,12 +119,11 @@ def train(
 
 
 def preferred_answers(records: Sequence[PreferenceRecord]) -> list[ResponseRecord]:
-    """Each prompt's answer that won most of its comparisons (neighbouring records of one prompt)."""
-    best = []
-    for prompt, comparisons in itertools.groupby(records, key=lambda record: record.prompt):
-        wins = Counter(record.chosen for record in comparisons)
-        best.append(ResponseRecord(prompt, wins.most_common(1)[0][0]))
-    return best
+    """Each prompt's answer that won most of its comparisons, wherever these stand."""
+    wins: dict[str, Counter[str]] = {}
+    for record in records:
+        wins.setdefault(record.prompt, Counter())[record.chosen] += 1
+    return [ResponseRecord(prompt, won.most_common(1)[0][0]) for prompt, won in wins.items()]
 
 
 def read_examples(
@@ -152,7 +152,7 @@ def read_examples(
     splits: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
     for record, (prompt, answer) in zip(answers, encoded, strict=True):
         if limits.reason(len(prompt), len(answer)) is None:
-            splits[split_of(record.prompt)].append((prompt, limits.cut_to_fit(prompt, answer)))
+            splits[split_of(key_of(record))].append((prompt, limits.cut_to_fit(prompt, answer)))
     if not splits["train"]:
         raise UserError(f"{config.data}: no record is left to train on: give more")
     return splits["train"], splits["validation"]
@@ -218,7 +218,7 @@ def open_work(config: FinetuningConfig, device: torch.device) -> tuple[Finetunin
 
 def plan(config: FinetuningConfig, work: Work, folder: Path, done: int) -> Plan:
     examples, held_out = len(work.examples), len(work.held_out)
-    steps = config.steps or max(config.epochs * examples // config.batch_size, 1)
+    steps = config.steps or steps_of_passes(config.epochs, examples, config.batch_size)
     return Plan(
         steps, f"fine-tuning on {examples} answers, {held_out} held out, for {steps} steps",
         ("loss", "held_out_loss", "lr"), config.eval_every,

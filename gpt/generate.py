@@ -280,10 +280,18 @@ def generate(
     same numbers on every device.
     """
     rows = len(prompts) * samples_per_prompt
-    uniforms = torch.rand(rows, params.max_new_tokens, generator=generator)
+    uniforms = uniform_numbers(rows, params.max_new_tokens, generator)
     return generate_from(
         model, prompts, params, uniforms, eos_id=eos_id, other_ends=other_ends, mixture=mixture
     )
+
+
+def uniform_numbers(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """Random numbers in [0, 1) for `generate_from`, (rows, columns) float32 whatever PyTorch's default is.
+
+    Those of a bfloat16 have 8 bits, which is not the policy's distribution any more.
+    """
+    return torch.rand(rows, columns, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def generate_from(

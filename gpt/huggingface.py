@@ -47,6 +47,7 @@ from harness.paths import MODEL_FILE
 from harness.safetensors_file import read_header
 
 INDEX = f"{MODEL_FILE}.index.json"  # of shards
+ADAPTER_FILE = "adapter_config.json"  # peft's
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
@@ -107,6 +108,9 @@ def described(
     folder: Path, config: Mapping[str, Any]
 ) -> tuple[GPTConfig, int, str | None, dict[str, Any]]:
     """Shape, number of weights, chat template and tokenizer_config.json of a folder; or UserError."""
+    if (folder / ADAPTER_FILE).exists():  # transformers would apply it
+        merge = "merge it with peft's merge_and_unload and save_pretrained, or take it out of the folder"
+        raise UserError(f"{folder} holds full weights and an adapter, {ADAPTER_FILE}: {merge}")
     shape = published_shape(config, folder / CONFIG_FILE)
     weights = sum(sum(read_header(file)[1].values()) for file in weight_files(folder))
     settings = settings_in(folder / SETTINGS_FILE)
@@ -377,7 +381,7 @@ def read_weights(files: Sequence[Path], config: GPTConfig) -> dict[str, Tensor]:
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [CONFIG_FILE, MODEL_FILE, INDEX, "model-*.safetensors", *TOKENIZER_FILES]
+HUB_FILES = [CONFIG_FILE, MODEL_FILE, ADAPTER_FILE, INDEX, "model-*.safetensors", *TOKENIZER_FILES]
 
 
 @cache

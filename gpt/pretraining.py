@@ -125,6 +125,7 @@ def validate(
     return loss
 
 
+@torch.enable_grad()  # whatever a notebook has set
 def train(
     config: PretrainingConfig,
     model: GPT,

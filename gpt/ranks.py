@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.generate import Generation, Mixture, SamplingParams, generate_from
+from gpt.generate import Generation, Mixture, SamplingParams, generate_from, uniform_numbers
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.ranks.collectives import (
@@ -41,7 +41,7 @@ def sample(
     ranks there are.
     """
     rows = len(prompts) * samples_per_prompt
-    uniforms = torch.rand(rows, params.max_new_tokens, generator=generator)
+    uniforms = uniform_numbers(rows, params.max_new_tokens, generator)
     mine = shard_block(len(prompts))
     own = None
     if prompts[mine] or world() == 1:

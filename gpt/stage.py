@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from data.sources import default_folder
+from data.sources import default_folder, keep_splits
 from gpt.recipes import run_with_recipe
 from harness.device import open_device
 from harness.files import reading
@@ -65,6 +65,7 @@ class Stage:
 def run_stage(stage: Stage, config: Any) -> Path:
     """Open, plan, train and keep, in a run folder that can be resumed."""
     device = open_device(config.device, config.precision)
+    keep_splits(stage.name, config, config.model_name)
     config, work = stage.open(config, device)
     folder = config.out or default_folder(stage.name, config.data, config.model_name)
     folder = open_run(folder, config, resume=config.resume)

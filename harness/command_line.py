@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,8 @@ def run_command(
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
+        if hasattr(config, "ranks"):  # it trains: PyTorch and the ranks keep files there
+            require_temporary_folder()
     warn_of_rate(config, given.get("default"))
     run_script(main, config)
 
@@ -73,6 +76,16 @@ def without_flag(flag: str, arguments: Sequence[str]) -> list[str]:
     """The arguments, `flag X` and `flag=X` as X: what a command needs may be typed with its name."""
     found = [argument.removeprefix(f"{flag}=") for argument in arguments]
     return [argument for argument in found if argument != flag]
+
+
+def require_temporary_folder() -> None:
+    """UserError where no temporary file can be made, as in a container that is read-only."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise UserError(
+            "no folder for temporary files can be written: set TMPDIR to one, such as that of --out"
+        ) from None
 
 
 def warn_of_rate(config: Any, default: Any) -> None:

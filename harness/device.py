@@ -107,6 +107,19 @@ def rounds_factors(device: torch.device) -> bool:
 
 
 @contextmanager
+def usual_torch() -> Iterator[None]:
+    """Inside, PyTorch's defaults are those of a new process, whatever a notebook has set."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    places = nullcontext() if device.type == "cpu" else torch.device("cpu")
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), places:
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
 def float32_heads(device: torch.device, rounded: bool) -> Iterator[None]:
     """Inside, products have the dtype of their inputs; of `rounded` factors where that is faster.
 

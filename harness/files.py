@@ -8,48 +8,81 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from safetensors import SafetensorError
 
+from harness.device import usual_torch
 from harness.errors import Unwritten, UserError, first_line
 from harness.ranks.collectives import on_main
 
-_read: set[Path] | None = None  # None outside of `reading`
+SPLITS = 2  # the rule by which files are split into training and test rows (data/records.py)
+
+
+@dataclass
+class Reading:
+    """What a run has read until now, and how it splits it."""
+
+    files: set[Path] = field(default_factory=set)
+    splits: int = SPLITS
+
+
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)  # one a thread
 
 
 def require_regular(path: Path) -> None:
     """UserError for a device, a pipe or a folder: it may never end, and must not be replaced."""
     if path.exists() and not path.is_file():
-        raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise UserError(f"{display_path(path)} is {kind}: name a file, or move it away")
 
 
 @contextmanager
-def reading() -> Iterator[set[Path]]:
-    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
-    global _read
-    around, _read = _read, set[Path]()
+def reading() -> Iterator[Reading]:
+    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it.
+
+    What a notebook has set of PyTorch's defaults is not read: inside they are as in a new process.
+    """
+    around = _reading.set(Reading())
     try:
-        yield _read
+        with usual_torch():
+            yield _now()
     finally:
-        _read = around
+        _reading.reset(around)
+
+
+def _now() -> Reading:
+    return _reading.get() or Reading()
 
 
 def files_read() -> set[Path]:
     """What was `noted` until now."""
-    return _read or set()
+    return _now().files
+
+
+def split_rule() -> int:
+    """By which rule the run that is going on splits the rows of files."""
+    return _now().splits
+
+
+def split_as(rule: int) -> None:
+    """Let the run that is going on split by this rule, as the one that it goes on with did."""
+    _now().splits = rule
 
 
 def noted(path: Path) -> Path:
     """The path of a file on which the run depends: config.json will hold its digest."""
-    if _read is not None:
-        _read.add(path.absolute())
+    _now().files.add(path.absolute())
     return path
 
 
@@ -151,8 +184,30 @@ def write_text(path: Path, content: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every program reads, which has no word for infinity or NaN: 1e999, which is read as one
+    again, and null."""
+    try:
+        return json.dumps(value, indent=indent, default=str, allow_nan=False)
+    except ValueError:
+        mark = uuid4().hex  # which no text holds
+        text = json.dumps(_marked(value, mark), indent=indent, default=str, allow_nan=False)
+        return text.replace(f'"{mark}"', "1e999").replace(f'"-{mark}"', "-1e999")
+
+
+def _marked(value: Any, mark: str) -> Any:
+    """The same with `mark` for infinity and None for NaN."""
+    if isinstance(value, Mapping):
+        return {key: _marked(each, mark) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_marked(each, mark) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else mark if value > 0 else f"-{mark}"
+    return value
+
+
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+    write_text(path, strict_json(value, indent=2) + "\n")
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -165,7 +220,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         try:
             with path.open("a", encoding="utf-8") as file:
                 for row in rows:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(strict_json(row) + "\n")
         except OSError as error:
             raise _unwritten(path, error) from error
 
@@ -219,7 +274,16 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a run, each with the number of its step. UserError for a row that no run writes."""
+    """The numbers of a run, each row with that of its step; null is NaN, as `strict_json` writes it."""
+    return [with_nan(row) for row in rows_of_steps(path)]
+
+
+def with_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
+
+def rows_of_steps(path: Path) -> list[dict[str, Any]]:
+    """Rows of a run, each with the number of its step. UserError for a row that no run writes."""
     rows = read_jsonl(path)
     for number, row in enumerate(rows, start=1):
         if type(row.get("step")) is not int or not 0 <= row["step"] < 2**63:
@@ -233,7 +297,7 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     def keep() -> list[dict[str, Any]]:
         if not path.exists():
             return []
-        kept = [row for row in read_metrics(path) if row["step"] <= step]
+        kept = [row for row in rows_of_steps(path) if row["step"] <= step]
         write_atomically(path, lambda temporary: append_jsonl(temporary, kept))
         return kept
 
@@ -241,11 +305,12 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def display_path(path: Path) -> str:
-    """Relative to the current folder where that is shorter."""
+    """Relative to the current folder where that is shorter; ./-x for what would look like a flag."""
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
+        shown = str(path.resolve().relative_to(Path.cwd()))
     except (RuntimeError, ValueError):  # a link to itself, a path elsewhere
-        return str(path)
+        shown = str(path)
+    return f"./{shown}" if shown.startswith("-") else shown
 
 
 def save_figure(figure: Any, path: Path) -> None:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from harness.device import peak_memory
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, gone, keep_until
+from harness.files import append_jsonl, display_path, gone, keep_until, with_nan
 from harness.ranks.collectives import is_main
 
 
@@ -38,7 +38,7 @@ class MetricLog:
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
         if path is not None:  # a file is there if the run is resumed
-            self.rows = keep_until(path, start)
+            self.rows = list(map(with_nan, keep_until(path, start)))
             steps = [row["step"] for row in self.rows]
             if steps != sorted(set(steps)):
                 raise UserError(

@@ -9,10 +9,14 @@ from typing import Any
 import torch
 import torch.nn as nn
 
+from harness.console import say_once
 from harness.flags import OptimizerFlags
 from harness.ranks.collectives import sum_gradients
 
 FINAL = 0.1  # of the peak learning rate, where the cosine ends
+LONGEST_WARM_UP = (
+    3  # a third of the steps: a short run would end before it has the rate it asks for
+)
 
 
 class Diverged(ValueError):
@@ -40,11 +44,22 @@ def adamw(
 
 
 def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float:
-    """Learning rate of 0-based `step`: linear warm-up, then a cosine to a tenth of `peak`."""
+    """Learning rate of 0-based `step`: linear warm-up, then a cosine to a tenth of `peak`.
+
+    The warm-up is at most a third of the steps, and says so where it would be longer.
+    """
+    if warmup > total // LONGEST_WARM_UP:
+        asked, warmup = warmup, total // LONGEST_WARM_UP
+        say_once(f"warm-up: {warmup} of {total} steps, a third, and not the {asked} of --warmup")
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = min((step - warmup) / max(total - warmup, 1), 1.0)
     return peak * (FINAL + (1 - FINAL) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def steps_of_passes(passes: int, rows: int, batch_size: int) -> int:
+    """The optimizer steps that visit every row `passes` times; the last one goes on into another pass."""
+    return max(math.ceil(passes * rows / batch_size), 1)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -1,9 +1,9 @@
 """A run's folder: opened anew or to be resumed, never mixed with another run's.
 
-config.json holds the flags and, under four keys that are no flags, `script`, the module that wrote it,
-`inputs`, the sha256 of every file that the run has read, `made_with`, versions, threads, ranks, device
-and git revision, and `settings_from`, where the values that are no defaults come from. The lock on a
-folder is the operating system's and ends with the process.
+config.json holds the flags and, under five keys that are no flags, `script`, the module that wrote it,
+`inputs`, the sha256 of every file that the run has read, `splits`, the rule by which a file is split,
+`made_with`, versions, threads, ranks, device and git revision, and `settings_from`, where the values that
+are no defaults come from. The lock on a folder is the operating system's and ends with the process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from harness.files import (
     read_object,
     remove_left_overs,
     sha256_of,
+    split_as,
+    split_rule,
     write_json,
 )
 from harness.flags import Flags, TrainingFlags, renamed
@@ -51,9 +54,11 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
     fcntl = None  # type: ignore[assignment]
 
 LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
-_open: Path | None = None  # the folder of the run that is going on
+_open: ContextVar[Path | None] = ContextVar(
+    "open", default=None
+)  # the folder of the run that is on
 CONFIG_FILE = "config.json"
-SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
+SCRIPT, INPUTS, SPLIT_BY, MADE_WITH = "script", "inputs", "splits", "made_with"  # keys, no flags
 ORIGINS = "settings_from"
 
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
@@ -76,14 +81,21 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
 
 
 def _open_by(how: Callable[[Path, Flags], Path], folder: Path, config: Flags) -> Path:
-    global _open
-    _open = on_main(lambda: how(_checked_place(expanded(folder)), config))
-    return _open
+    place = on_main(lambda: how(_checked_place(expanded(folder)), config))
+    _open.set(place)
+    return place
 
 
 def saved_run() -> Path | None:
     """The folder of the run that is going on, if it has a state from which it can be resumed."""
-    return _open if _open and (_open / STATE_FILE).exists() else None
+    folder = _open.get()
+    return folder if folder and (folder / STATE_FILE).exists() else None
+
+
+def split_as_before(folder: Path) -> None:
+    """Let a run that goes on in the folder split files as it did; one that does not say how, by rule 1."""
+    rule = on_main(lambda: read_object(folder / CONFIG_FILE).get(SPLIT_BY, 1))
+    split_as(rule if isinstance(rule, int) else 1)
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -115,9 +127,8 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         state.unlink(missing_ok=True)
         unlock(folder)
 
-    global _open
     on_main(finish)
-    _open = None
+    _open.set(None)
 
 
 @contextmanager
@@ -155,7 +166,8 @@ def page_of(folder: Path) -> str:
     """Draw the page; return what the command says. RuntimeError with its last line if it fails."""
     done = subprocess.run(**_drawing(folder), timeout=300)  # seconds; two are usual
     if done.returncode:
-        raise RuntimeError((done.stderr.splitlines() or [f"status {done.returncode}"])[-1])
+        said = [line for line in done.stderr.splitlines() if any(map(str.isalnum, line))]
+        raise RuntimeError((said or [f"status {done.returncode}"])[-1])
     return str(done.stdout)
 
 
@@ -171,7 +183,7 @@ def _drawing(folder: Path) -> dict[str, Any]:
     places = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     setting = {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
     return dict(
-        args=[sys.executable, "-m", "report", str(folder)], env=os.environ | setting,
+        args=[sys.executable, "-m", "report", str(folder.absolute())], env=os.environ | setting,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         encoding="utf-8", start_new_session=True,
     )  # fmt: skip
@@ -310,7 +322,7 @@ def _check_same_run(
         raise UserError(f"the run in {folder} is of {started[SCRIPT]}: resume it with that script")
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     defaults = json.loads(json.dumps(fields, default=str))
-    free = set(FREE_FLAGS)
+    free = {*FREE_FLAGS, SPLIT_BY}
     if isinstance(config, TrainingFlags) and config.fixed_length:  # a schedule depends on it
         free.remove("steps")
     for name in dict.fromkeys([*started, *now]):
@@ -362,9 +374,9 @@ def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None
 def record(config: Flags) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    about = {SCRIPT: script_of(config), INPUTS: input_digests(), MADE_WITH: made_with(config)}
+    about = {SCRIPT: script_of(config), INPUTS: input_digests(), SPLIT_BY: split_rule()}
     origins = {ORIGINS: config.origins()} if isinstance(config, TrainingFlags) else {}
-    return flags | about | origins
+    return flags | about | {MADE_WITH: made_with(config)} | origins
 
 
 def read_record(folder: Path) -> dict[str, Any]:

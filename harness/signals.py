@@ -17,9 +17,8 @@ from typing import Any
 
 from harness.ranks.collectives import LostRank, gather
 
-SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")  # the last two: a cluster's warning
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 PARENT = 0  # the process that has started this one as a rank
 CAME, IN_STEPS, ENDS = range(3)  # the last signal, whether it waits for a step, whether ranks leave
 STATE: Any = [0, 0, 0]  # of these; ranks have theirs in common with their parent

@@ -20,7 +20,14 @@ from typing import Any
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import as_user_error, display_path, parse_json, read_metrics, read_object
+from harness.files import (
+    as_user_error,
+    display_path,
+    parse_json,
+    read_metrics,
+    read_object,
+    with_nan,
+)
 
 Row = Mapping[str, Any]
 
@@ -89,7 +96,8 @@ def read_run(folder: Path) -> Run:
     for name, file in (("flags", "config.json"), ("results", "report.json")):
         with suppress(OSError, UserError):
             found[name] = read_object(folder / file)
-    return Run(lines(folder / "metrics.jsonl"), folder=folder, **found)
+    rows = [with_nan(row) for row in lines(folder / "metrics.jsonl")]
+    return Run(rows, folder=folder, **found)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

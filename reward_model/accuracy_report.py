@@ -80,10 +80,10 @@ def correlation(a: Tensor, b: Tensor) -> float:
 def calibration(margins: Tensor, bins: int = 10) -> list[tuple[float, float, int]]:
     """(mean claimed probability, share of wins, pairs) per bin of sigmoid(|margin|), from 0.5 to 1.
 
-    A model claims to be right with that probability, and is right if the margin is positive.
+    A model claims to be right with that probability, and is right if the margin is positive (`wins`).
     """
     claimed = torch.sigmoid(margins.abs())
-    right = (margins > 0).double()
+    right = wins(margins)
     index = ((claimed - 0.5) * 2 * bins).long().clamp(max=bins - 1)
     table = []
     for b in range(bins):
@@ -97,7 +97,7 @@ def calibration(margins: Tensor, bins: int = 10) -> list[tuple[float, float, int
 
 def accuracy_numbers(margins: Tensor, scale: float = 1.0) -> dict[str, Any]:
     """Share of right verdicts with its interval, and how well `scale` times the margins claim it."""
-    right, count, table = int((margins > 0).sum()), len(margins), calibration(margins * scale)
+    right, count, table = float(wins(margins).sum()), len(margins), calibration(margins * scale)
     return {
         "accuracy": right / count,
         "accuracy_interval": wilson_interval(right, count),
@@ -117,7 +117,7 @@ def preference_report(
     """Compare scores (K,) each with labels, gold and length.
 
     lengths (2K,): of the chosen, then of the rejected. `scale` turns normalised scores back into
-    the logits of the Bradley-Terry model, in which calibration is measured. Ties count as wrong.
+    the logits of the Bradley-Terry model, in which calibration is measured. Half of the ties are right.
     `prefers` is the world's, with which the labels were made.
     """
     margins = chosen - rejected
@@ -135,7 +135,7 @@ def preference_report(
         gold = torch.tensor([p.meta["gold_chosen"] - p.meta["gold_rejected"] for p in pairs])
         decided = gold != 0  # pairs of equal gold have no right order
         sign = gold.sign()[decided]
-        agree = int((margins[decided] * sign > 0).sum())
+        agree = float(wins(margins[decided] * sign).sum())
         numbers |= {
             "gold_pairs": int(decided.sum()),
             "gold_accuracy": agree / max(int(decided.sum()), 1),
@@ -148,11 +148,14 @@ def preference_report(
     return Report(numbers, margins, scores, lengths)
 
 
+def wins(differences: Tensor) -> Tensor:
+    """1 where a difference is positive and 1/2 for a tie, as if a coin decided it, float64."""
+    return (differences > 0).double() + (differences == 0).double() / 2
+
+
 def _share(differences: Tensor) -> float:
-    """Share of positive differences; half of the ties count, as if they were decided by a coin."""
-    if len(differences) == 0:
-        return 0.0
-    return float((differences > 0).double().mean() + 0.5 * (differences == 0).double().mean())
+    """The share of `wins`."""
+    return float(wins(differences).mean()) if len(differences) else 0.0
 
 
 def score_pairs(

@@ -16,7 +16,6 @@ import os
 import random
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +23,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from harness.command_line import run_command
-from harness.console import printable
+from harness.console import columns, printable
+from harness.console import wrapped as wrap
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flags import AtLeastOne
@@ -109,7 +109,7 @@ def page(row: Row, width: int, plain: bool) -> list[str]:
 
     def wrapped(text: str, width: int) -> list[str]:
         parts = text.strip().splitlines() or ["(nothing)"]
-        return [line for part in parts for line in textwrap.wrap(printable(part), width) or [""]]
+        return [line for part in parts for line in wrap(printable(part), width)]
 
     half = (width - 3) // 2
     beside = half >= NARROWEST and not plain
@@ -121,7 +121,7 @@ def page(row: Row, width: int, plain: bool) -> list[str]:
     lines = blocks[0] + [""] + blocks[1]
     if beside:
         rows = zip_longest(*blocks, fillvalue="")
-        lines = [f"{left:<{half}} | {right}".rstrip() for left, right in rows]
+        lines = [f"{left}{' ' * (half - columns(left))} | {right}".rstrip() for left, right in rows]
     return [*wrapped(row["shown"], width), "", *lines, ""]
 
 

@@ -26,7 +26,7 @@ from harness.device import precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until, noted, read_jsonl
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw
+from harness.optimizer import adamw, steps_of_passes
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import changing_state, load_changing_state
 from reward_model.accuracy_report import preference_report, score_pairs
@@ -171,7 +171,7 @@ class ContinualRewardModel:
         before = self._measure(fresh, "before")
 
         mix = [*new, *old]
-        steps = max(config.epochs * len(by_prompt(mix)) // config.batch_size, 1)
+        steps = steps_of_passes(config.epochs, len(by_prompt(mix)), config.batch_size)
         thaw(self.model)
         train(
             self.model, mix, config, MetricLog(steps), eos_id=self.tokenizer.eos_id,

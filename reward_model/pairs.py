@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.records import RECORDED, PreferenceRecord, PromptRecord
+from data.records import RECORDED, SPLIT_KEY, PreferenceRecord, PromptRecord
 from data.sources import is_checked
 from gpt.generate import SamplingParams
 from gpt.lengths import Limits, check_fit
@@ -56,11 +56,12 @@ def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
     A recorded answer keeps the tokens that were sampled, so one that was cut off gets no EOS; under
     another tokenizer than that of the recording its text is encoded.
     """
+    meta = {key: value for key, value in record.meta.items() if key not in RECORDED}
     return TokenPair(
         tokenizer.encode_prompt(record.prompt),
         _answer_tokens(record, "chosen", tokenizer),
         _answer_tokens(record, "rejected", tokenizer),
-        {key: value for key, value in record.meta.items() if key not in RECORDED},
+        meta | ({SPLIT_KEY: record.question} if record.question else {}),
     )
 
 
@@ -268,13 +269,22 @@ def collate_pairs(pairs: Sequence[TokenPair], eos_id: int) -> ResponseBatch:
     return collate_responses(prompts + prompts, responses, eos_id)
 
 
+def visits(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
+    """Neighbouring pairs of one prompt together, as `sample_pairs` makes them of one set of answers."""
+    return [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair.prompt)]
+
+
 def by_prompt(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
-    """Neighbouring pairs of one prompt together: one batch element each.
+    """All pairs of one prompt together, wherever they stand: one batch element each.
 
     As separate elements they would let the model see each response K - 1 times an epoch and overfit
-    (Ouyang et al. 2022, section 3.5).
+    (Ouyang et al. 2022, section 3.5). A world's visits to one prompt have other answers and stay apart.
     """
-    return [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair.prompt)]
+    groups: dict[tuple[object, ...], list[TokenPair]] = {}
+    for number, visit in enumerate(visits(pairs)):
+        of_world = "gold_chosen" in visit[0].meta
+        groups.setdefault((*visit[0].prompt, "visit", number * of_world), []).extend(visit)
+    return list(groups.values())
 
 
 def prompts_per_forward(

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data.records import shuffled, split_of
+from data.records import SPLIT_KEY, key_of, shuffled, split_of
 from data.sources import is_world, source
 from gpt.folder import ModelFolder, open_model, place_of
 from gpt.generate import SamplingParams
@@ -37,9 +37,9 @@ from reward_model.pairs import (
     Labelled,
     PairSampling,
     TokenPair,
-    by_prompt,
     pair_as_text,
     sample_pairs,
+    visits,
 )
 from reward_model.scalar_head import load_reward_model
 
@@ -133,14 +133,14 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
         """Of so many prompts, or more, every two of so many answers."""
         each = answers * answers // 4 if other else answers * (answers - 1) // 2
         batches = sample_pairs(
-            policy, tokenizer, [r for r in records if split_of(r.prompt) == split], prompts * each,
+            policy, tokenizer, [r for r in records if split_of(key_of(r)) == split], prompts * each,
             lambda *_: Labelled(True),
             PairSampling(params, answers // (2 if other else 1), batch_size=16),
             generator=make_generator(seed, f"{split} {answers}"),
             rng=random.Random(derive_seed(seed, f"{split} {answers}")),
             against=other[0] if other else None,
         )  # fmt: skip
-        return by_prompt([pair for batch in batches for pair in batch])
+        return visits([pair for batch in batches for pair in batch])
 
     def least_sure(groups: list[list[TokenPair]]) -> list[TokenPair]:
         """Of each prompt the pair with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), sorted."""
@@ -164,5 +164,6 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     for pair in (p for two in both for p in two if p):
         record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks
         texts = {"prompt": record.prompt, "shown": record.meta.get("typed", record.prompt)}
+        texts |= {SPLIT_KEY: record.question} if record.question else {}
         rows.append(pair_as_text(pair, tokenizer) | texts | more)
     return rows[:count]

@@ -46,12 +46,13 @@ from harness.errors import UserError
 from harness.files import display_path, write_json
 from harness.flags import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
+from harness.optimizer import steps_of_passes
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import check_alike, on_main, shard
 from harness.run_folder import run_missing
 from harness.seeds import derive_seed, make_generator
 from harness.supervised import SupervisedFlags, SupervisedSteps
-from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
+from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes, wins
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
     PairFileFlags,
@@ -119,6 +120,7 @@ def pair_weights(
     return torch.tensor([1 / len(group) for group in groups for _ in group], device=device)
 
 
+@torch.enable_grad()  # whatever a notebook has set
 def train(
     model: RewardModel,
     pairs: Sequence[TokenPair],
@@ -163,7 +165,7 @@ def train(
             )
             loss.backward()
             gaps = (chosen - rejected).detach()
-            measured.append(torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()]))
+            measured.append(torch.stack([loss.detach(), wins(gaps).sum().to(loss), gaps.sum()]))
         sums = dict(zip(("loss", "accuracy", "margin"), torch.stack(measured).sum(0), strict=True))
         row = steps.update(sums, pairs_per_second=comparisons)
         row |= {name: row[name] / comparisons for name in ("accuracy", "margin")}
@@ -211,7 +213,8 @@ def plan(config: RewardModelConfig, work: Work, folder: Path, done: int) -> Plan
     work.model, fewest = reward_model_of(config, work), FEWEST if work.judge else 1
     work.policy = work.judge = None  # the trunk is a copy
     pairs, prompts = len(work.pairs), len(by_prompt(work.pairs))
-    steps = config.steps or max(config.epochs * prompts // config.batch_size, fewest)
+    passes = steps_of_passes(config.epochs, prompts, config.batch_size)
+    steps = config.steps or max(passes, fewest)
     scored = (min(pairs, 2000) + len(work.held_out)) / pairs
     return Plan(
         steps, f"training a reward model on {pairs:,} pairs of {prompts:,} prompts for {steps} steps",

@@ -45,7 +45,7 @@ from gpt.tokenizer import Tokenizer
 from harness.files import display_path
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import per_second
-from harness.optimizer import cosine_schedule
+from harness.optimizer import cosine_schedule, steps_of_passes
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum
 from reward_model.pairs import TokenPair, check_world
@@ -222,7 +222,7 @@ def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
     """--steps, or those of --epochs."""
     if config.steps is not None or config.epochs is None:
         return config.steps or STEPS
-    return max(config.epochs * len(pairs) // config.batch_size, 1)
+    return steps_of_passes(config.epochs, len(pairs), config.batch_size)
 
 
 def cosine(config: DPOConfig, step: int) -> float:

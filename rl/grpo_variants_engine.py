@@ -51,6 +51,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gpt.generate import uniform_numbers
 from gpt.recipes import config_of
 from harness.command_line import flag_value
 from harness.flags import Count, NotNegative, ZeroToOne
@@ -286,7 +287,8 @@ def with_chosen_tokens(
     covariances = losses.token_covariances(new, given.advantages, given.mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
         clipped = run.clip_mask(new, given.old, given.advantages, given.mask)
-        draws = torch.rand(given.mask.shape, generator=run.generators["minibatches"])
+        n, T = given.mask.shape
+        draws = uniform_numbers(n, T, run.generators["minibatches"])
         update.chosen[rows] &= ~losses.clip_cov_tokens(
             covariances.masked_fill(clipped, -torch.inf), draws.to(new.device), given.mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,

@@ -154,15 +154,16 @@ class Run:
         """
         if self.ended:
             raise RuntimeError("this run has ended: make another Run to train on")
-        for step in self.restored().steps_left(self.config.steps):
-            self.lr = self.config.lr * share(self.config, step)
-            for _, optimizer, peak in self.trained:
-                set_learning_rate(optimizer, peak * share(self.config, step))
-            self.clock, self.meter = Stopwatch(), UpdateMeter(self.clip_mask)
-            self.log.begins()
-            yield step
-            if self.ended:
-                return
+        with torch.enable_grad():  # in the engine's loop, whatever a notebook has set
+            for step in self.restored().steps_left(self.config.steps):
+                self.lr = self.config.lr * share(self.config, step)
+                for _, optimizer, peak in self.trained:
+                    set_learning_rate(optimizer, peak * share(self.config, step))
+                self.clock, self.meter = Stopwatch(), UpdateMeter(self.clip_mask)
+                self.log.begins()
+                yield step
+                if self.ended:
+                    return
 
     def prompts(self, step: int) -> list[PromptRecord]:
         """The prompts of a step, in shuffled epochs."""

@@ -12,7 +12,6 @@ names and what is not there any more is done without.
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
 from harness.command_line import run_command
-from harness.console import printable
+from harness.console import printable, wrapped
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import as_user_error, reading
@@ -80,7 +79,7 @@ class Answer:
         words = [f"{name} {value:.2f}" for name, value in known.items() if value is not None]
         words += [] if self.ended else ["cut off"]
         shown = printable(self.text) or "(nothing)"
-        return [f"{self.who}: {', '.join(words)}", *textwrap.wrap(shown, width)]
+        return [f"{self.who}: {', '.join(words)}", *wrapped(shown, width)]
 
 
 class Talk:

@@ -34,7 +34,7 @@ import torch
 
 from data.collate import collate_responses
 from data.files.read import read_preferences, read_prompts
-from data.records import PromptRecord, split_of
+from data.records import SPLIT_KEY, PromptRecord, split_of
 from data.templates import instruction_prompt, instruction_text
 from data.worlds.instructions import words as words_in
 from gpt.folder import ModelFolder, open_model
@@ -157,15 +157,16 @@ def drawn(text: str) -> int:
 def write_pairs(config: PreferencesConfig) -> dict[str, int]:
     """Write the files of pairs that jobs read, and return how many pairs of each are to train on.
 
-    Prompts are in the chat model's form, so that every command splits them alike (data/records.py). The
-    held-out ones are in each file.
+    Prompts are in the chat model's form, by which every command splits them. The held-out ones are in each
+    file.
     """
     chat, rows = ModelFolder.open(config.model).tokenizer().chat, []
     for row in read_json(config.pairs):
         asked = instruction_text(row["instruction"], row["input"])
         answers = {name: row[name].strip() for name in ("output", "chosen", "rejected")}
         if answers["chosen"] != answers["rejected"]:
-            rows.append({"prompt": instruction_prompt(asked, chat), "asked": asked} | answers)
+            prompt = instruction_prompt(asked, chat)
+            rows.append({"prompt": prompt, SPLIT_KEY: prompt, "asked": asked} | answers)
     rows.sort(key=lambda row: drawn(f"order {row['prompt']}"))
     train = [row for row in rows if split_of(row["prompt"]) == "train"]
     held_out = [row for row in rows if split_of(row["prompt"]) != "train"]

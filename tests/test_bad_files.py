@@ -12,6 +12,7 @@ import os
 import pickle
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,21 @@ def test_a_refused_flag_is_a_sentence_and_a_bug_a_traceback(
         run_command(broken, Flags)
 
 
+@dataclass(frozen=True)
+class Training(Flags):
+    ranks: int = 1
+
+
+def test_without_a_temporary_folder_a_training_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only that: PyTorch's optimizers and the ranks keep files there."""
+    monkeypatch.setattr(sys, "argv", ["command"])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    ends("TMPDIR", lambda: run_command(broken, Training))
+    with pytest.raises(ValueError, match="a loss that"):
+        run_command(broken, Flags)
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 PAIR = '{"prompt": "Say %d: ", "chosen": "b", "rejected": "c"}\n'
@@ -94,7 +110,7 @@ GOOD = "".join(PAIR % n for n in range(40)).encode()
 PACKED = gzip.compress(GOOD)
 FILES: dict[str, bytes] = {
     "empty": b"", "cut off": GOOD + b'\n{"prompt": "a", ', "a number": b"17", "NULs": b"\x00" * 1000,
-    "UTF-16": GOOD.decode().encode("utf-16"), "cut gzip": PACKED[: len(PACKED) // 2],
+    "UTF-16, cut": GOOD.decode().encode("utf-16")[:-1], "cut gzip": PACKED[: len(PACKED) // 2],
     "damaged gzip": PACKED[:40] + bytes(20) + PACKED[60:], "deep nesting": b"[" * 100_000,
     "two objects on a line": b'{"prompt": "a"} {"prompt": "b"}',
 }  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tokenize
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import bug_stories as zoo
@@ -73,6 +75,22 @@ def test_paths_in_pages_and_code_exist() -> None:
     files = python_files(*CODE, "notebooks", "docs")
     assert len(pages) > 40 and len(files) > 200
     assert {name: found for name in [*pages, *files] if (found := strange(name))} == {}
+
+
+def test_names_in_the_backticks_of_code_exist() -> None:
+    """Those with an underscore or a capital: as a name of some file, or in a short text of one."""
+    known, used = {"kl_loss_of_mine", "to_json"}, dict[str, str]()  # of others
+    for name in python_files(*CODE, "tests", "notebooks"):
+        for token in tokenize.generate_tokens(StringIO(text(name)).readline):
+            if token.type == tokenize.NAME or (
+                token.type == tokenize.STRING and len(token[1]) < 80
+            ):
+                known |= {*re.findall(r"\w+", token.string)}
+    for name in python_files(*CODE):
+        words = re.findall(r"[A-Za-z_]\w+", " ".join(re.findall(r"`([^`\n]+)`", text(name))))
+        used |= {word: name for word in words if "_" in word or word != word.lower()}
+    assert len(used) > 100
+    assert {word: name for word, name in used.items() if word not in known} == {}
 
 
 FOLDERS = ("*.md", "docs/**/*.md", "*/*.md", "notebooks/course/**/*.md", "notebooks/[0-9]*.py")

@@ -16,6 +16,7 @@ import torch
 import tyro
 from toys import LETTERS, PROMPTS, random_gpt, saved_gpt
 
+from data.files.read import read_preferences
 from data.records import split_of
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -95,6 +96,8 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
     assert train["a"] | train["b"] == train["all"] and not train["a"] & train["b"]
     assert not train["all"] & held_out and held_out == set(prompts("a")[counts["a"] :])
     assert {split_of(prompt) for prompt in held_out} == {"validation", "test"}
+    of_file = read_preferences(preferences.pairs_file(config, "a")).splits["train"]
+    assert {record.prompt for record in of_file} == train["a"]
     assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
 
 

@@ -2,14 +2,16 @@
 
 A `Format` is recognised by the keys of a file's first row. It tells conversations, which are written in
 a form of a chat (data/templates.py), from plain strings. A question that
-is in `prompt` and again in the answers is written once (`joined`, `without_prompt`).
+is in `prompt` and again in the answers is written once (`joined`, `without_question`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
@@ -19,6 +21,7 @@ from data.templates import (
     ChatForm,
     Turn,
     Unwritable,
+    answered_conversation,
     conversation_prompt,
     instruction_text,
 )
@@ -33,6 +36,8 @@ class Answered(NamedTuple):
 
     prompt: Any  # text, or the turns of a conversation, until it is `written`
     response: str | None
+    learned: bool = True  # False: marked as an answer not to be learned
+    odd: str = ""  # how the template's own text differs
 
 
 class Content(NamedTuple):
@@ -43,32 +48,55 @@ class Content(NamedTuple):
     repeated: bool = False  # the answers began with the prompt
 
 
-END = re.compile(r"((<\|endoftext\|>|<\|im_end\|>)\s*)+\Z")
+# The marks of chats that models are known by; what ends a text or a turn, and all others.
+ENDS = (
+    r"<\|(?:endoftext|im_end|end_of_text|eot_id|eom_id|eot|end|return|endofturn|END_OF_TURN_TOKEN)\|>"
+    r"|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>"
+)
+END = re.compile(rf"((?:{ENDS})\s*)+\Z")
+STRUCK_OUT = re.compile(r"(?<!\A)<s>[^<\[]*</s>")  # words, in HTML
+MARK = re.compile(
+    r"<\|\w+\|>|<｜[^｜<>]+｜>|<(?:bos|eos)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</?s>"
+)
 
 
 def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
-    """An answer without the name of an EOS at its end, as templates write it: every answer gets an EOS."""
-    text = side.response and END.sub("", side.response)
+    """An answer without the mark of an end after it, of whatever model: every answer gets an EOS."""
+    text = side.response
+    if text and text.rstrip().endswith(">"):
+        words = max((found.end() for found in STRUCK_OUT.finditer(text)), default=0)
+        text = text[:words] + END.sub("", text[words:])
     if chat is not None and chat.end and text and text.rstrip().endswith(chat.end):
         text = text.rstrip().removesuffix(chat.end)
     return side._replace(response=text)
 
 
-def written(side: Answered, chat: ChatForm | None) -> Answered:
+def mark_in(side: Answered, chat: ChatForm | None) -> str | None:
+    """The first mark of a chat in a prompt or an answer, other than those of `chat`."""
+    own = frozenset[str]() if chat is None else chat.marks
+    texts = [side.prompt] if isinstance(side.prompt, str) else [turn.text for turn in side.prompt]
+    texts = [text for text in (*texts, side.response or "") if "<" in text or "[" in text]
+    found = (mark for text in texts for mark in MARK.findall(STRUCK_OUT.sub("", text)))
+    return next((mark for mark in found if mark not in own), None)
+
+
+def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> Answered:
     """A side as text: a conversation, or for a chat model a plain question, in its form.
 
     DropRow for a conversation that the template cannot write. A plain prompt that already has the form
-    of a chat stays as it is, and so does its answer.
+    of a chat stays as it is, and so does its answer. Where no answer is `learned` from, the prompt is
+    the one to sample from.
     """
-    prompt, response = side
+    prompt, response = side.prompt, side.response
     if isinstance(prompt, str):
         if chat is None or not prompt.strip() or chat.is_written(prompt):
             return side
         prompt = (Turn("user", prompt),)
-    if chat is not None and response:
-        response = response.strip().join(chat.around)
     try:
-        return Answered(conversation_prompt(prompt, chat), response)
+        if learned and response and response.strip():
+            prompt, response, odd = answered_conversation(prompt, response, chat)
+            return side._replace(prompt=prompt, response=response, odd=odd)
+        return side._replace(prompt=conversation_prompt(prompt, chat))
     except Unwritable as error:
         raise DropRow(str(error)) from error
 
@@ -79,6 +107,19 @@ CONTEXT = (
     *SYSTEM, "prompt", "instruction", "input", "context", "history", "tools", "image", "images",
 )  # fmt: skip
 DIFFERS = "prompt differs"
+NOTHING = (
+    "",
+    "[]",
+    "{}",
+    "null",
+    "none",
+    "nan",
+)  # as tables and exports write that there is nothing
+
+
+def says_something(value: Any) -> bool:
+    """Whether a column or a key of a message holds more than nothing, also as a text."""
+    return value.strip().lower() not in NOTHING if isinstance(value, str) else bool(value)
 
 
 @dataclass(frozen=True)
@@ -89,14 +130,15 @@ class Format:
     keys: tuple[str, ...]
     read: Callable[[Row], Content]
     more: tuple[str, ...] = ()  # keys that it also reads where they are there
-    values: type = object
+    values: type | tuple[type, ...] = object
 
     def matches(self, row: Row) -> bool:
         return row.keys() >= {*self.keys} and isinstance(row[self.keys[-1]], self.values)
 
     def content(self, row: Row) -> Content:
         """What a row holds; its `answer` is the ground truth, unless the format has another one."""
-        if lost := [key for key in CONTEXT if row.get(key) and key not in self.keys + self.more]:
+        lost = [key for key in CONTEXT if key in row and key not in self.keys + self.more]
+        if lost := [key for key in lost if says_something(row[key])]:
             raise DropRow(f"no place for {lost[0]!r}")
         content = self.read(row)
         if content.answer is None:
@@ -131,7 +173,7 @@ def without_question(row: Row, content: Content) -> Content:
             if content.sides[0].prompt != question:  # but in the template
                 ends = [end.strip() for end in ends]
             pairs = zip(content.sides, ends, strict=True)
-            return Content([Answered(side.prompt, end) for side, end in pairs], repeated=True)
+            return Content([side._replace(response=end) for side, end in pairs], repeated=True)
     if any(TRANSCRIPT.match(text) for text in texts):
         raise DropRow(DIFFERS)
     return content
@@ -177,6 +219,16 @@ def hh_side(row: Row, key: str) -> Answered:
 
 # Lists of messages: TRL's "conversational" data, UltraFeedback binarized.
 
+LEARNED = ("weight", "train", "training", "trainable")  # of a message or a row; 0 or false: not
+
+
+def is_learned(marked: Row) -> bool:
+    """Whether a message or a row may be learned: OpenAI's `weight`, Axolotl's `train` and the like."""
+    return not any(str(marked.get(key)).lower() in ("0", "0.0", "false") for key in LEARNED)
+
+
+MESSAGES = (list, dict)  # a conversation, or one message alone
+TEXT_PARTS = ("text", "input_text", "output_text")
 MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
 
 
@@ -204,31 +256,49 @@ def turns_of(row: Row, key: str) -> list[Turn]:
     """The messages under `key`: a list of {role, content}."""
     messages, turns = field(row, key), list[Turn]()
     for message in messages if isinstance(messages, list) else [messages]:
-        role = message.get("role") if isinstance(message, dict) else None
-        if not isinstance(role, str) or role not in HEADINGS:
+        role = str(message.get("role")).lower() if isinstance(message, dict) else None
+        if role not in HEADINGS:
             raise BadRow(
                 f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)}"
             )
-        if more := [key for key in MORE_THAN_TEXT if message.get(key)]:
+        if more := [key for key in MORE_THAN_TEXT if says_something(message.get(key))]:
             raise DropRow(f"{more[0]!r} in a message")
-        turns.append(Turn(role, text_of(message, "content").strip()))
+        turns.append(Turn(role, content_of(message).strip()))
     return turns
+
+
+def content_of(message: Row) -> str:
+    """The text of a message, or of its parts, one after the other; DropRow for a part of another kind."""
+    if not isinstance(message.get("content"), list):
+        return text_of(message, "content")
+    texts = []
+    for part in message["content"]:
+        if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
+            raise BadRow(f"'content' holds {part!r:.40}, expected parts with a type")
+        if part["type"] not in TEXT_PARTS:
+            raise DropRow(f"{part['type']!r} in a message")
+        texts.append(text_of(part, "text"))
+    return "".join(texts)
 
 
 def chat_side(row: Row, key: str) -> Answered:
     """The conversation under `key`, which may hold that of `prompt` again.
 
-    Its last turn, which must be the assistant's, is the answer.
+    Its last turn, which must be the assistant's, is the answer. After a prompt of messages a string is
+    one, too.
     """
+    if isinstance(row.get(key), str) and isinstance(row.get("prompt"), MESSAGES):
+        return Answered(asked(opening_of(row)), text_of(row, key).strip())
     *before, last = turns_of(row, key) or [Turn("none", "")]
     if last.role != "assistant":
         raise DropRow("no answer at the end")
-    return Answered(asked(joined(opening_of(row), before)), last.text)
+    said = row[key][-1] if isinstance(row[key], list) else row[key]
+    return Answered(asked(joined(opening_of(row), before)), last.text, is_learned(said))
 
 
 def opening_of(row: Row) -> list[Turn]:
     """The turns of `prompt`, a list or one user's string, after the system turn of another column."""
-    if isinstance(row.get("prompt"), list):
+    if isinstance(row.get("prompt"), MESSAGES):
         turns = turns_of(row, "prompt")
     else:
         turns = [Turn("user", text_of(row, "prompt").strip())] if "prompt" in row else []
@@ -263,7 +333,7 @@ def gsm8k(row: Row) -> Content:
 
 def question(row: Row) -> Content:
     """A prompt alone, or with the ground truth that a rule needs, which is its answer as well."""
-    messages, truth = isinstance(row.get("prompt"), list), ground_truth(row)
+    messages, truth = isinstance(row.get("prompt"), MESSAGES), ground_truth(row)
     prompt = asked(opening_of(row)) if messages else text_of(row, "prompt")
     return Content([Answered(prompt, truth if isinstance(truth, str) else None)], truth)
 
@@ -294,21 +364,58 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     return found
 
 
-PAIR, SCORES = ("chosen", "rejected"), ("score_chosen", "score_rejected")
-OWN = (*SCORES, *RECORDED, "verdict")
+RATED = re.compile(
+    "score|rating|reward|grade"
+)  # in the name of a column: chosen-rating, scoreChosen
+AMOUNT = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:e[+-]?\d+)?)%?(?:\s*/\s*([1-9]\d*))?", re.I)
+
+
+@lru_cache(64)
+def ratings(columns: tuple[str, ...]) -> dict[str, str]:
+    """The columns that rate the chosen answer, each with that of the rejected one."""
+    names = {key.lower(): key for key in columns}
+    pairs = {key: names.get(low.replace("chosen", "rejected"), key) for low, key in names.items()}
+    return {a: b for a, b in pairs.items() if a != b and RATED.search(a.lower())}
+
+
+def lead_of(row: Row) -> float | None:
+    """How far the chosen answer is rated above the other one; NaN for ratings that are no numbers.
+
+    None without two ratings. The first two numbers count; 4,5 and 9/10 are some.
+    """
+    both = [(row[a], row[b]) for a, b in ratings(tuple(row)).items()]
+    leads = [amount(a) - amount(b) for a, b in both if a not in (None, "") and b not in (None, "")]
+    return next((lead for lead in leads if lead == lead), leads[0] if leads else None)
+
+
+def amount(value: object) -> float:
+    """A number, or a text that is one; NaN for anything else."""
+    found = AMOUNT.fullmatch(str(value).strip())
+    return float(found[1].replace(",", ".")) / int(found[2] or 1) if found else math.nan
+
+
+PAIR = ("chosen", "rejected")
+OWN = (*RECORDED, "verdict", "repeat")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
 CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
     Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
-    Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT + SCORES),
+    Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT),
     Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
-    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT + SCORES, list),
+    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, MESSAGES),
+    Format(
+        "conversational preferences", (*PAIR, "prompt"), each(chat_side, *PAIR), SYSTEM, MESSAGES
+    ),
     OWN_PAIRS,
-    Format("HH-RLHF", PAIR, each(hh_side, *PAIR), SCORES, str),
+    Format("HH-RLHF", PAIR, each(hh_side, *PAIR), (), str),
     Format("conversations", ("messages",), each(chat_side, "messages"), CHAT, list),
-    Format("completions", ("prompt", "completion"), each(chat_side, "completion"), SYSTEM, list),
+    *(
+        Format(f"{key}s", keys, each(chat_side, key), SYSTEM, MESSAGES)
+        for key in ("completion", "response")
+        for keys in (("prompt", key), (key, "prompt"))
+    ),
     Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
     Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
     Format("prompts", ("prompt",), question, ("answer",)),

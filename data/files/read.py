@@ -16,24 +16,49 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from data.files.formats import (
     FORMATS,
+    LEARNED,
     OWN_PAIRS,
     Answered,
     Content,
     DropRow,
     Format,
+    is_learned,
+    lead_of,
+    mark_in,
+    ratings,
     recorded_sides,
     without_end,
     written,
 )
-from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
-from data.records import RECORDED, PreferenceRecord, PromptRecord, ResponseRecord, Split, split_of
+from data.files.rows import (
+    BadRow,
+    Row,
+    bad_row,
+    holds_rows,
+    listed,
+    of_folder,
+    rows_of,
+    text_in,
+    text_of,
+)
+from data.records import (
+    RECORDED,
+    SPLIT_KEY,
+    PreferenceRecord,
+    PromptRecord,
+    ResponseRecord,
+    Split,
+    key_of,
+    question_of,
+    split_of,
+)
 from data.templates import ChatForm
 from harness.console import say_once
 from harness.errors import UserError
@@ -56,10 +81,10 @@ class ReadResult(Generic[Record]):
 
     @property
     def splits(self) -> dict[Split, list[Record]]:
-        """The records by a hash of their prompt: train, validation and test (80, 10 and 10 %)."""
+        """The records by a hash of their question: train, validation and test (80, 10 and 10 %)."""
         splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
         for record in self.records:
-            splits[split_of(record.prompt)].append(record)
+            splits[split_of(key_of(record))].append(record)
         return splits
 
     def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
@@ -67,9 +92,9 @@ class ReadResult(Generic[Record]):
         splits = self.splits
         train, held_out = splits["train"], splits["validation"] or splits["test"]
         if not held_out:
-            last = train[-1].prompt
-            held_out = [record for record in train if record.prompt == last]
-            train = [record for record in train if record.prompt != last]
+            last = key_of(train[-1])
+            held_out = [record for record in train if key_of(record) == last]
+            train = [record for record in train if key_of(record) != last]
         return train, held_out
 
     def say(self) -> None:
@@ -102,8 +127,9 @@ def read_preferences(
     """Read (prompt, chosen, rejected) records.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores, ties and skipped pairs of reward_model/annotate.py. `meta` has recorded tokens,
-    by which pairs are then compared, and whether the first or the second answer shown was chosen.
+    answers, equal scores, and of reward_model/annotate.py ties, skipped and repeated pairs. `meta` has
+    recorded tokens, by which pairs are then compared, and whether the first or the second answer shown
+    was chosen.
     """
     return _read(path, _preference, chat)
 
@@ -143,6 +169,8 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
         files = sorted(Path(path).glob("*.txt"))
         texts = [text_in(file) for file in files]
         others = {Path(path, name) for name in glob("**", root_dir=path, recursive=True)} - {*files}
+        if not files:
+            raise UserError(f"{path} is a folder without .txt files: {of_folder(Path(path))}")
     elif holds_rows(path):
         texts = []
         for place, row in rows_of(path):
@@ -171,6 +199,9 @@ def _ends_within(record: PreferenceRecord | ResponseRecord | PromptRecord, end: 
     return any(end in getattr(record, name, "") for name in ("chosen", "rejected", "response"))
 
 
+BLANK_END = re.compile(r"[^\S\n]\Z")  # a token of its own, and the answer's first word lacks it
+
+
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
     answers = [getattr(record, name, " ") for name in ("chosen", "rejected", "response")]
@@ -178,13 +209,28 @@ def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     return ends_open and any(not answer[:1].isspace() for answer in answers)
 
 
+OPENED = re.compile(r"[<\[]((think|thought|reason)\w*)[>\]]\s*\Z", re.IGNORECASE)
+
+
+def _unclosed(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
+    """Whether the prompt ends with an opened thought that an answer to learn from does not close."""
+    opened = OPENED.search(record.prompt)
+    answers = [getattr(record, name, None) for name in ("chosen", "rejected", "response")]
+    return opened is not None and any(a is not None and f"/{opened[1]}" not in a for a in answers)
+
+
 # From one row to one record.
 
 
-def _texts(kind: Format, side: Sequence[Answered], what: str) -> tuple[str, str]:
+UNLEARNED = "marked as not to be learned"
+
+
+def _texts(kind: Format, side: Sequence[Answered], what: str, row: Row) -> tuple[str, str]:
     """Prompt and answer of the one side that is given; BadRow where such rows have none."""
     if not side or side[0].response is None:
         raise BadRow(f"{kind.name} rows hold no {what} (data/README.md has those that do)")
+    if not (side[0].learned and is_learned(row)):
+        raise DropRow(UNLEARNED)
     return side[0].prompt, side[0].response
 
 
@@ -194,6 +240,10 @@ UNDECIDED = ("tie", "skip")  # a person's verdicts that prefer neither answer
 def _require_verdict(row: Row) -> None:
     if row.get("verdict") in UNDECIDED:
         raise DropRow(f"verdict {row['verdict']!r}")
+    if (
+        "verdict" in row and row.get("repeat") is True
+    ):  # of annotate, which counts how often both agree
+        raise DropRow("asked a second time")
 
 
 def _require_text(prompt: str, response: str) -> None:
@@ -204,8 +254,8 @@ def _require_text(prompt: str, response: str) -> None:
 
 
 def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
-    rejected = _texts(kind, content.sides[1:], "preference pairs")
-    chosen = _texts(kind, content.sides[:1], "preference pairs")
+    rejected = _texts(kind, content.sides[1:], "preference pairs", row)
+    chosen = _texts(kind, content.sides[:1], "preference pairs", row)
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
     _require_verdict(row)
@@ -217,21 +267,13 @@ def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
             _require_text(*side)
     if sides[0] == sides[1]:
         raise DropRow("chosen equals rejected")
-    if _lead(row) == 0:
+    if lead_of(row) == 0:
         raise DropRow("equal scores")
     return PreferenceRecord(*chosen, rejected[1], meta)
 
 
-def _lead(row: Row) -> float:
-    """How far the chosen answer's score is above the other one's; NaN without two numbers."""
-    try:
-        return float(row["score_chosen"]) - float(row["score_rejected"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
-    texts = _texts(kind, content.sides[:1], "answers")
+    texts = _texts(kind, content.sides[:1], "answers", row)
     _require_text(*texts)
     _require_verdict(row)
     if any(str(row.get(key)).lower() == "false" for key in ("label", "kto_tag")):
@@ -258,29 +300,40 @@ def _read(
     dropped: Counter[str] = Counter()
     notes: Counter[str] = Counter()
     forms: Counter[str] = Counter()
+    foreign: Counter[str] = Counter()
     columns: dict[str, None] = {}
-    kind = None
+    rated: dict[str, str] = {}
+    kind: Format | None = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
+        rated |= ratings(tuple(row))
         kind = kind or _recognise(path, place, row)
         try:
             found: Content = kind.content(row)
-            ended = [without_end(side, chat) for side in found.sides]
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
-            sides = [written(side, None if recorded else chat) for side in ended]
+            form = None if recorded else chat
+            ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
+            sides = [written(side, form, learned=convert is not _prompt) for side in ended]
             content = found._replace(sides=sides)
-            record = convert(kind, content, row)
+            record = replace(convert(kind, content, row), question=_question(found, row))
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)
+            if not recorded and (held := [m for side in ended if (m := mark_in(side, chat))]):
+                foreign[held[0]] += 1
+            notes.update({side.odd for side in sides if side.odd})
+            notes["an answer inside what its prompt opens, and never closes"] += _unclosed(record)
             answers = sum(side.response is not None for side in content.sides)
-            notes["a mark of the end taken off"] += ended != [*found.sides]
+            notes["a mark of the end taken off"] += list(ended) != list(found.sides)
             notes["prompt taken off the head of the answers"] += content.repeated
-            notes["score_chosen is below score_rejected"] += _lead(row) < 0
+            notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
+            notes["ratings that are no numbers"] += lead != lead
             as_it_is = sides[0].prompt == found.sides[0].prompt
-            notes["no space or line break between prompt and answer"] += as_it_is and _touches(
-                record
-            )
+            if as_it_is and not recorded:
+                notes["no space or line break between prompt and answer"] += _touches(record)
+                notes["a blank ends the prompt, better put before the answer"] += (
+                    BLANK_END.search(record.prompt) is not None
+                )
             ours = OURS if chat is None else chat.name
             forms["the form that the file has" if as_it_is else ours] += not recorded
         except BadRow as error:
@@ -291,11 +344,25 @@ def _read(
             break
     if kind is None or not records:
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
+    if foreign:
+        notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
     notes["the same two answers judged the other way round"] += _contradicted(records)
-    unread = [key for key in columns if key and key not in kind.keys + kind.more]
+    used = {SPLIT_KEY, ""}.union(kind.keys, kind.more, rated, rated.values())
+    used |= set(LEARNED if UNLEARNED in dropped else ())
+    unread = [key for key in columns if key not in used]
     return ReadResult(
         records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
     )
+
+
+def _question(found: Content, row: Row) -> str:
+    """What splits a row: what it says itself; of a recorded one nothing else; or its turns."""
+    if isinstance(key := row.get(SPLIT_KEY), str):
+        return key
+    if not row.keys().isdisjoint(RECORDED):
+        return ""
+    prompt = found.sides[0].prompt
+    return question_of([prompt] if isinstance(prompt, str) else [turn.text for turn in prompt])
 
 
 def _contradicted(records: Iterable[Record]) -> int:
@@ -307,5 +374,5 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
-    known = "; ".join(" + ".join(kind.keys) for kind in FORMATS)
+    known = "; ".join(dict.fromkeys(" + ".join(sorted(kind.keys)) for kind in FORMATS))
     raise UserError(f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}")

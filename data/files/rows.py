@@ -1,31 +1,52 @@
-"""From a file to its rows: JSON lines, one JSON array or a CSV table, each gzipped or not.
+"""From a file to its rows: JSON lines, one JSON array or a table, each compressed or not.
 
-JSON and gzip are recognised by their content, CSV by its name. What cannot be read, or could be misread,
-is a UserError with its place: the line, in an array the number of the record.
+JSON, compression and UTF-16 are recognised by their content, tables by their name: .csv with commas,
+semicolons or tabs between the cells, .tsv. What cannot be read, or could be misread, is a UserError with
+its place: the line, in an array the number of the record. For what it is not, the sentence has a command.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
-import gzip
+import importlib
 import io
 import json
+import re
+import shlex
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from harness.errors import UserError
 from harness.files import noted, require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
-OTHER_FILES = {  # by their first bytes
-    b"PAR1": "a Parquet file",
-    b"PK\x03\x04": "a zip archive, as .xlsx files are",
-    b"version https://git-lfs": "a pointer of Git LFS, without the data (`git lfs pull` fetches them)",
+TO_JSON = "`python -c \"from datasets import *; {}.to_json('data.jsonl')\"` makes JSON lines of it"
+PARQUET, ARROW = (TO_JSON.format(f"Dataset.from_{kind}({{0!r}})") for kind in ("parquet", "file"))
+ASK = "ask its maker for JSON lines"
+OTHER_FILES = {  # by their first bytes: what they are, and what helps
+    rb"PAR1": ("a Parquet file", PARQUET),
+    rb"PK\x03\x04": ("a zip archive, as .xlsx files are", "`unzip {1}`, or save the table as CSV"),
+    rb"version https://git-lfs": ("a pointer of Git LFS", "`git lfs pull` fetches the data"),
+    rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "`zstd -d {1}` unpacks it"),
+    rb"\x04\x22\x4d\x18": ("compressed with lz4", "`lz4 -d {1}` unpacks it"),
+    rb"7z\xbc\xaf\x27\x1c": ("a 7z archive", "`7z x {1}` unpacks it"),
+    rb".{257}ustar": ("a tar archive", "`tar xf {1}` unpacks it"),
+    rb"ARROW1\0\0|\xff\xff\xff\xff": ("an Arrow file", ARROW),
+    rb"SQLite format 3\0": (
+        "an SQLite database",
+        "`sqlite3 -csv -header {1} 'select * from TABLE'`",
+    ),
+    rb"\x80[\x02-\x05]": ("a pickle, which could run code", ASK),
+    rb"\x89HDF": ("an HDF5 file", ASK),
 }
+COMPRESSED = {rb"\x1f\x8b": "gzip", rb"BZh[1-9]1AY&SY": "bz2", rb"\xfd7zXZ\0": "lzma"}  # modules
+DAMAGE = (EOFError, OSError, zlib.error)  # what decompressors raise
+WIDE = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 Row = Mapping[str, Any]
 
@@ -41,17 +62,21 @@ def bad_row(path: str | Path, place: str, why: object) -> UserError:
 
 def holds_rows(path: str | Path) -> bool:
     """Whether a file's name promises rows and no plain text."""
-    return _plain_name(path).endswith((".json", ".jsonl", ".csv"))
+    return plain_name(path).endswith((".json", ".jsonl", *TABLES))
 
 
-def _plain_name(path: str | Path) -> str:
-    return Path(path).name.lower().removesuffix(".gz")
+TABLES = (".csv", ".tsv")
+
+
+def plain_name(path: str | Path) -> str:
+    """A file's name in lower case, without what says how it is compressed."""
+    return re.sub(r"\.(gz|bz2|xz)\Z", "", Path(path).name.lower())
 
 
 def rows_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file, each with its place; UserError for anything else."""
     with _opened(path) as stream:
-        is_table = _plain_name(path).endswith(".csv")
+        is_table = plain_name(path).endswith(TABLES)
         for place, row in (_table_rows if is_table else _json_rows)(path, stream):
             if not isinstance(row, dict):
                 raise bad_row(path, place, f"{row!r:.40} where a row is an object {{...}}")
@@ -65,9 +90,20 @@ def text_in(path: str | Path) -> str:
 
 
 def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, object]]:
-    """The rows of a CSV file by their last line; the first row names the columns, a cell is text."""
+    """The rows of a table by their last line; the first row names the columns, a cell is text.
+
+    Between cells stands a comma, or the first other sign that divides the first line, or what Excel's
+    own first line says: "sep=;".
+    """
     csv.field_size_limit(LONGEST_LINE)
-    reader = csv.DictReader(io.StringIO(_whole(path, stream), newline=""), strict=True)
+    text = io.StringIO(_whole(path, stream), newline="")
+    first = text.readline()
+    named = re.fullmatch(r"sep=(.)\s*", first, re.IGNORECASE)
+    before = 1 if named else text.seek(0)  # lines that are no row
+    sign = (
+        named[1] if named else _divider(first, "\t,;|" if ".tsv" in plain_name(path) else ",;\t|")
+    )
+    reader = csv.DictReader(text, delimiter=sign, strict=True)
     try:
         names = list(reader.fieldnames or [])
         if odd := [
@@ -75,12 +111,18 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
         ]:
             raise UserError(f"{path}:1: column {odd[0]!r} is double or has blanks; rename it")
         for row in reader:
-            place = str(reader.line_num)
+            place = str(reader.line_num + before)
             if None in row or None in row.values():
                 raise bad_row(path, place, "another number of cells than in the first line")
             yield place, row
     except csv.Error as error:  # a stray quote, a cell without end
-        raise UserError(f"{path}:{reader.line_num}: {error}; correct the file") from error
+        line = reader.line_num + before
+        raise UserError(f"{path}:{line}: {error}; correct the file") from error
+
+
+def _divider(line: str, signs: str) -> str:
+    """The first of these signs that divides a table's first line; a comma where none does."""
+    return next((s for s in signs if len(next(csv.reader([line], delimiter=s), [])) > 1), ",")
 
 
 def _json_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, object]]:
@@ -106,7 +148,7 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         place = line + getattr(error, "lineno", 1) - 1
-        why = f"not JSON, one object a line or one array: {error}"
+        why = f"not JSON, one object a line or one array ({error}); a table is called .csv or .tsv"
         raise UserError(f"{path}:{place}: {why}; correct it") from None
 
 
@@ -120,13 +162,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(path: str | Path, stream: IO[bytes]) -> str:
-    """An array or a text, read at once; UserError where it is too large for that."""
+    """An array or a text, read at once."""
+    return _decoded(path, _bytes(path, stream), 1)
+
+
+def _bytes(path: str | Path, stream: IO[bytes]) -> bytes:
+    """All that a stream holds; UserError where it is too large to be read at once."""
     content = bytearray()
     while block := stream.read(2**20):  # a bound given to one read would be allocated
         content += block
         if len(content) > MOST_AT_ONCE:
             raise UserError(f"{path}: over {MOST_AT_ONCE >> 30} GiB; split it, or give JSON lines")
-    return _decoded(path, bytes(content), 1)
+    return bytes(content)
 
 
 def _decoded(path: str | Path, raw: bytes, line: int) -> str:
@@ -135,26 +182,66 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = line + raw.count(b"\n", 0, error.start)
-        raise UserError(f"{path}:{place}: not UTF-8; save the file as UTF-8 text") from None
+        again = f"iconv -f WINDOWS-1252 -t UTF-8 {path}"
+        raise UserError(
+            f"{path}:{place}: not UTF-8; save the file as UTF-8, as with {again}"
+        ) from None
 
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a plain or gzipped file, told apart by its first bytes."""
+    """Open a file of rows or text as UTF-8, told apart from all others by its first bytes."""
     try:
+        if Path(path).is_dir():
+            raise UserError(f"{path} is a folder: {of_folder(Path(path))}")
         require_regular(noted(Path(path)))
         with open(path, "rb") as file:
-            start = file.read(32)
-            for mark, kind in OTHER_FILES.items():
-                if start.startswith(mark):
-                    raise UserError(f"{path}: it is {kind}; give JSON lines, an array, CSV or text")
-            zipped = start.startswith(b"\x1f\x8b")
+            kind = _kind(file.read(300), COMPRESSED)
             file.seek(0)
-            yield cast(IO[bytes], gzip.open(file)) if zipped else file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: damaged gzip data ({error}); download it again") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error}); give a readable file") from None
+            stream: IO[bytes] = importlib.import_module(kind).open(file) if kind else file
+            start = stream.read(300)
+            stream.seek(0)
+            if found := _kind(start, OTHER_FILES):
+                what, helps = found[0], found[1].format(str(path), shlex.quote(str(path)))
+                raise UserError(f"{path}: it is {what}: {helps}")
+            if wide := next((name for mark, name in WIDE.items() if start.startswith(mark)), None):
+                text = _bytes(path, stream).decode(wide)
+                stream = io.BytesIO(text.encode())
+            yield stream
+    except ModuleNotFoundError as error:
+        raise UserError(f"{path}: this Python has no {error.name}; decompress the file") from None
+    except UnicodeError as error:
+        raise UserError(f"{path}: not UTF-16 ({error}); save the file as UTF-8 text") from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise UserError(f"{path}: cannot be read ({error}); give a readable file") from None
+        if isinstance(error, DAMAGE) or type(error).__name__ == "LZMAError":
+            raise UserError(f"{path}: damaged data ({error}); download it again") from None
+        raise
+
+
+def of_folder(folder: Path) -> str:
+    """What to do with a folder where a file is asked for, by what it holds."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    if any(name.endswith(("dataset_info.json", "dataset_dict.json", ".arrow")) for name in names):
+        part = "['train']" * ("dataset_dict.json" in names)
+        return "datasets' save_to_disk wrote it: " + TO_JSON.format(
+            f"load_from_disk('{folder}'){part}"
+        )
+    for end in (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz"):  # compressed ones add up, too
+        if places := sorted({str((folder / n).parent) for n in names if n.endswith(end)}):
+            every = " ".join(f"{shlex.quote(place)}/*{end}" for place in places)
+            return (
+                f"`cat {every} > {shlex.quote(folder.resolve().name + end)}` makes one file of it"
+            )
+    if any(name.endswith(".parquet") for name in names):
+        return PARQUET.format(f"{folder}/**/*.parquet")
+    return f"name a file of rows in it; it holds {', '.join(names[:3]) or 'nothing'}"
+
+
+def _kind(start: bytes, kinds: Mapping[bytes, Any]) -> Any:
+    """The one of these kinds whose pattern a file's first bytes have; None for none."""
+    return next((kind for mark, kind in kinds.items() if re.match(mark, start, re.DOTALL)), None)
 
 
 # Values of a row, checked.

@@ -18,7 +18,7 @@ from data.templates import HEADINGS, ChatForm, instruction_prompt
 
 
 class FileSource:
-    """The prompts of a file, split by their text."""
+    """The prompts of a file, split by their questions."""
 
     CHECK = gold = corpus = sample_response = prefers = step_checks = None
     SORTED_BY_LENGTH = False

@@ -26,6 +26,7 @@ from harness.flags import AboveZero, AtLeastOne, NotNegative, Range
 from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from harness.tensors import masked_sum
+from reward_model.accuracy_report import wins
 from reward_model.pairs import TokenPair, check_world, collate_pairs, fitting_pairs
 from rl.batches.rollout import ScoringConfig
 from rl.equations.preference_losses import (
@@ -329,7 +330,7 @@ def pair_metrics(
     margin = rewards[:, 0] - rewards[:, 1]
     drift = {"drift": float(-change.mean())} if refs else {}
     return {
-        "accuracy": float((margin > 0).float().mean()),
+        "accuracy": float(wins(margin).mean()),
         "margin": float(margin.mean()),
         "reward_chosen": float(rewards[:, 0].mean()),
         "reward_rejected": float(rewards[:, 1].mean()),

@@ -19,6 +19,7 @@ a run starts; --resume refuses when its file, or one in its folder that it impor
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -42,11 +43,11 @@ from harness.files import expanded, noted
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_gather_list, on_main, shard_block
 from rl.batches.rollout import Rollout
+from rl.rewards.reward import LARGEST
 
 OPTIONAL = ("record", "ended")
 BATCH = ("prompts", "completions")  # TRL's form
 PACKAGES = ("data", "gpt", "harness", "reward_model", "rl")  # this project
-MOST = torch.finfo(torch.float32).max  # in which rewards are kept
 OTHER_ORDER = re.compile(  # first and second parameter where a response is first, or a truth second
     r"(?:response|completion|solution|answer|output|prediction)(?:_\w+)?,.*|\w*,(?:prompt|"
     r"(?:(?:ground|gold|true|correct|reference)_?)*(?:truth|solution|answer|target|label|reference|gold)s?(?:_\w+)?)"
@@ -81,21 +82,43 @@ def undone() -> Iterator[None]:
 
 
 def files_behind(module: ModuleType) -> list[Path]:
-    """The file of a reward, and those in its folder that are loaded, as by its imports.
+    """The file of a reward, and those in its folder that it imports, or that one of these does.
 
-    Not those of this project, of Python and of installed packages, which may change.
+    Not those of this project, of Python and of installed packages, which may change, and not what
+    something else in this process has loaded, such as another run.
     """
-    own, *loaded = (
-        Path(getattr(each, "__file__", None) or "none") for each in (module, *sys.modules.values())
-    )
+    beside = Path(getattr(module, "__file__", None) or "none").parent
     apart = [Path(sysconfig.get_path("stdlib")), *(REPOSITORY / name for name in PACKAGES)]
-    return [own] + [
-        path
-        for path in loaded
-        if path.is_relative_to(own.parent)
-        and "site-packages" not in path.parts
-        and not any(map(path.is_relative_to, apart))
-    ]
+    found, left = dict[Path, None](), [module]
+    while left:
+        each = left.pop()
+        path = Path(getattr(each, "__file__", None) or "none")
+        own = path.is_relative_to(beside) and "site-packages" not in path.parts
+        if each is module or (
+            path not in found and own and not any(map(path.is_relative_to, apart))
+        ):
+            found[path] = None
+            left += [m for m in _imports_of(each, path) if m is not module]
+    return list(found)
+
+
+def _imports_of(module: ModuleType, path: Path) -> list[ModuleType]:
+    """The modules that are loaded of those that a file imports anywhere in its text."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(path.read_bytes())) if path.suffix == ".py" else ():
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            up = (
+                (module.__package__ or "").split(".")[: 1 - node.level or None]
+                if node.level
+                else []
+            )
+            base = ".".join([*up, *filter(None, [node.module])])
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    parts = [name.split(".") for name in names]
+    names |= {".".join(part[:end]) for part in parts for end in range(1, len(part))}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
 def _imported(where: str) -> ModuleType:
@@ -220,8 +243,10 @@ class FunctionReward:
             number = math.nan if isinstance(value, str | bytes) else float(value)
         except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
             number = math.nan
-        if not abs(number) <= MOST:  # NaN neither
-            raise UserError(f"--reward {self.name} gave {value!r:.60}, no number, at {place}")
+        if not abs(number) <= LARGEST:  # NaN neither
+            raise UserError(
+                f"--reward {self.name} gave {value!r:.60}, no number up to {LARGEST:g}, at {place}"
+            )
         return number
 
 

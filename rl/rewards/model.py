@@ -21,6 +21,7 @@ from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path, noted, read_jsonl
 from harness.paths import MODEL_FILE
+from reward_model.pairs import as_pair
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, worst_case
@@ -153,16 +154,14 @@ def reference_responses(
 ) -> ResponseBatch | None:
     """Answers on which the members of an ensemble are put on one scale: held-out ones of `folder`.
 
-    Both answers of its first held-out pairs that fit in `room` tokens; None where it kept no pairs.
+    Both answers of its first held-out pairs that fit in `room` tokens, token by token as they were; None
+    where it kept no pairs.
     """
     path = folder.resolve() / "held_out_pairs.jsonl"
     if not path.exists():
         return None
-    rows = [
-        (tokenizer.encode_prompt(row["prompt"]), [*tokenizer.encode(row[side]), tokenizer.eos_id])
-        for row in read_jsonl(noted(path))[:pairs]
-        for side in ("chosen", "rejected")
-    ]
+    kept = [as_pair(row, tokenizer) for row in read_jsonl(noted(path))[:pairs]]
+    rows = [(pair.prompt, side) for pair in kept for side in (pair.chosen, pair.rejected)]
     rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
     if not rows:
         return None

@@ -28,6 +28,7 @@ from rl.batches.rollout import Rollout
 if TYPE_CHECKING:
     from reward_model.scalar_head import RewardModel
 
+LARGEST = 1e30  # a reward in size: sums of a batch stay finite in float32
 NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
 OWN = {"reward", "model", "function", "verifiable", "teacher_reward", "step_rewards"}
 
@@ -109,16 +110,16 @@ def checked_rewards(reward_fn: RewardFn, rollout: Rollout) -> Tensor:
 
 
 def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
-    """Rewards (N,) on the rollout's device. ValueError for another shape, NaN and infinity."""
+    """Rewards (N,) on the rollout's device. ValueError for another shape, NaN, and beyond LARGEST."""
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
         raise ValueError(f"reward {name!r} must be ({len(rollout)},): got {tuple(rewards.shape)}")
-    broken = ~rewards.isfinite()
+    broken = ~(rewards.abs() <= LARGEST)
     if broken.any():
         row = int(broken.nonzero()[0])
         raise ValueError(
-            f"{int(broken.sum())} of {len(rollout)} rewards are not finite (row {row}: "
-            f"{rollout.responses[row][:60]!r}): mend the reward"
+            f"{int(broken.sum())} of {len(rollout)} rewards are not finite, or beyond {LARGEST:g}: mend "
+            f"{name} (it gave {float(rewards[row]):g} to row {row}, {rollout.responses[row][:60]!r})"
         )
     return on_device(rewards, rollout.response_tokens.device)
 

@@ -236,6 +236,88 @@ def test_what_changes_a_row_is_written_or_the_row_dropped(
         assert read(write(tmp_path, row)).records[0].prompt == prompt
 
 
+@pytest.mark.parametrize(("key", "on"), [("weight", 1), ("train", True), ("trainable", "true")])
+def test_an_answer_marked_as_not_to_be_learned_is_none(tmp_path: Path, key: str, on: Any) -> None:
+    """By a mark of its message or of its row; an earlier turn is not learned anyhow, and a prompt stays."""
+    for off in (0, 0.0, False, "False", "0"):
+        last, unlearned = [{**answered("No")[0], key: on}], [{**answered("No")[0], key: off}]
+        earlier = [*said("Hi"), {**answered("Yo")[0], key: off}, *said(Q)]
+        rows = [
+            {"messages": earlier + last}, {"messages": earlier + last, key: on},
+            {"messages": said(Q) + unlearned}, {"messages": said(Q) + last, key: off},
+        ]  # fmt: skip
+        result = read_responses(write(tmp_path, *rows))
+        assert len(result.records) == 2 and list(result.dropped.values()) == [2]
+        assert len(read_prompts(tmp_path / "rows.jsonl").records) == 4
+        pair = {"prompt": said(Q), "chosen": last, "rejected": answered("x")}
+        rows = [pair, pair | {"chosen": unlearned}, pair | {key: off}]
+        result = read_preferences(write(tmp_path, *rows))
+        assert list(result.dropped.values()) == [2] and result.unread == []
+        assert len(result.records) == 1
+
+
+def parts(*texts: str, **more: str) -> list[dict[str, Any]]:
+    found = [{"type": "text", "text": text} for text in texts]
+    return [*found, *({"type": kind, kind: value} for kind, value in more.items())]
+
+
+def test_a_message_of_text_parts_is_their_text(tmp_path: Path) -> None:
+    """One part or several; a row with a part of another kind is counted, a malformed part an error."""
+    asks = {"role": "user", "content": parts("Is it", " late?")}
+    told = [{"role": "assistant", "content": [{"type": "output_text", "text": "No."}]}]
+    seen = {"role": "user", "content": parts("What is this?", image_url="https://x")}
+    rows = [{"messages": [asks, *told]}, {"messages": [seen, *told]}]
+    result = read_responses(write(tmp_path, *rows))
+    assert result.records == [ResponseRecord(ASKS, "No.")] and list(result.dropped.values()) == [1]
+    for bad in ([3], [{"text": "x"}], [{"type": "text"}], [{"type": "text", "text": 3}]):
+        row = {"messages": [{"role": "user", "content": bad}, *told]}
+        with pytest.raises(UserError, match="rows.jsonl:1: "):
+            read_responses(write(tmp_path, row))
+
+
+MIXED: list[tuple[Any, Any]] = [
+    (said(Q), "No."), (said(Q), answered("No.")[0]), (said(Q)[0], answered("No.")), (said(Q)[0], "No."),
+    (Q, answered("No.")[0]), ([{"role": "USER", "content": Q}], answered(" No. ")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "answer"), MIXED)
+def test_messages_and_strings_stand_beside_each_other(
+    tmp_path: Path, prompt: Any, answer: Any
+) -> None:
+    """A prompt of messages with answers as strings, one message each, or lists of one, and all of it."""
+    for key in ("response", "completion"):
+        rows = [{"prompt": prompt, key: answer}, {"prompt": said(Q), key: answered("No.")}]
+        assert read_responses(write(tmp_path, *rows)).records == [ResponseRecord(ASKS, "No.")] * 2
+    pair = {"prompt": prompt, "chosen": answer, "rejected": answered("Yes.")[0]}
+    for row in (pair, pair | {"rejected": "Yes."} if not isinstance(prompt, str) else pair):
+        records = read_preferences(write(tmp_path, row, row)).records
+        assert records == [PreferenceRecord(ASKS, "No.", "Yes.")] * 2
+
+
+@pytest.mark.parametrize("nothing", [[], None, "", " ", "[]", "null", "None", "{}", "NaN"])
+def test_a_column_or_key_that_says_there_is_nothing_drops_no_row(
+    tmp_path: Path, nothing: Any
+) -> None:
+    for key in ("tools", "history", "images"):
+        rows = [
+            {"messages": said(Q, "No"), key: nothing},
+            {"messages": said(Q, "No"), key: '[{"a": 1}]'},
+        ]
+        rows.append({"messages": [*said(Q), answered("No")[0] | {"tool_calls": nothing}]})
+        assert len(read_responses(write(tmp_path, *rows)).records) == 2
+    task = ALPACA | {"input": "[]"}  # which is what the instruction works on
+    assert "[]" in read_responses(write(tmp_path, task)).records[0].prompt
+
+
+@pytest.mark.parametrize(("prompt", "notes"), [("A: ", 1), ("A:\t", 1), ("A:\n", 0), ("A:", 0)])
+def test_a_blank_at_the_end_of_a_prompt_is_counted(tmp_path: Path, prompt: str, notes: int) -> None:
+    for row in ({"prompt": prompt}, {"prompt": prompt, "response": " a"}):
+        result = read_prompts(write(tmp_path, row))
+        assert sum(result.notes.values()) == notes and result.records[0].prompt == prompt
+    assert not read_prompts(write(tmp_path, {"prompt": said("A: ")})).notes
+
+
 def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
     """Those of any row, once."""
     result = read_preferences(write(tmp_path, SCORED, SCORED | {"source": "x"}))
@@ -251,8 +333,39 @@ def test_a_chosen_answer_with_the_lower_score_is_told(tmp_path: Path) -> None:
     assert list(result.notes.values()) == [1]
     table = "prompt,chosen,rejected,score_chosen,score_rejected\n"
     path = tmp_path / "rows.csv"
-    path.write_text(table + "Q ,a,b,10,9\nQ ,a,b,9,10\n")  # as texts the other way round
+    path.write_text(table + "Q, a, b,10,9\nQ, a, b,9,10\n")  # as texts the other way round
     assert list(read_preferences(path).notes.values()) == [1]
+
+
+RATINGS = [
+    ("score_chosen", "score_rejected"), ("chosen_rating", "rejected_rating"),
+    ("chosen-rating", "rejected-rating"), ("chosenScore", "rejectedScore"),
+    ("ScoreChosen", "ScoreRejected"), ("chosen_avg_grade", "rejected_avg_grade"),
+    ("reward_chosen", "reward_rejected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chosen", "rejected"), RATINGS)
+def test_ratings_are_read_by_every_usual_name(tmp_path: Path, chosen: str, rejected: str) -> None:
+    """Of five pairs the first is a tie, the second the wrong way round, the third rated in words."""
+    for a, b in ((3, 4), (2.5, 3), ("2,5", "4"), ("7/10", "9/10"), (" 70% ", "90%"), ("-1e1", "0")):
+        rates = [(b, b), (a, b), ("bad", "good"), (b, a), (None, b)]
+        rows = [
+            PAIR | {"prompt": f"{i}:", chosen: x, rejected: y} for i, (x, y) in enumerate(rates)
+        ]
+        result = read_preferences(write(tmp_path, *rows))
+        assert [record.prompt for record in result.records] == ["1:", "2:", "3:", "4:"]
+        assert [*result.dropped.values(), *result.notes.values()] == [1, 1, 1]
+        assert result.unread == []
+
+
+def test_what_a_run_records_of_gold_rewards_rates_no_pair(tmp_path: Path) -> None:
+    """An annotator errs; and a column with one side alone, or of something else, is named."""
+    rows = [
+        PAIR | {"gold_chosen": 1, "gold_rejected": 1, "chosen_rating": 1, "rejected_model": "x"}
+    ]
+    result = read_preferences(write(tmp_path, *rows))
+    assert len(result.records) == 1 and not result.notes and len(result.unread) == 4
 
 
 @pytest.mark.parametrize("name", PREFERENCES)

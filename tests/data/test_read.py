@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
+import tarfile
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import chat_tokenizer
 
 from data.files import rows
 from data.files.read import read_preferences, read_prompts, read_responses, read_text
-from data.records import PromptRecord, ResponseRecord
+from data.records import PromptRecord, ResponseRecord, key_of, question_of
 from data.sources import file_source
 from harness.errors import UserError
+from harness.files import reading, require_regular, split_as
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
 RECORDS = [ResponseRecord(f"{i}?", f" {i}") for i in range(3)]
@@ -37,6 +43,92 @@ def test_content_decides_and_not_the_name(tmp_path: Path, name: str, content: st
     for stored in (content.encode(), gzip.compress(content.encode(), mtime=0)):
         path.write_bytes(stored)
         assert read_responses(path).records == read_responses(str(path)).records == RECORDS
+
+
+TABLE = [
+    ("prompt", "chosen", "rejected"),
+    ("Is it, or not?\n", "yes; it is", "no"),
+    ("Why?\n", "so", "1,5"),
+]
+
+
+@pytest.mark.parametrize("sign", ",;\t|")
+def test_a_table_is_read_whatever_stands_between_its_cells(tmp_path: Path, sign: str) -> None:
+    """As Excel writes it in many countries; in UTF-16; with its line that says so, which counts as one."""
+    rows = [sign.join(f'"{c}"' if set(c) & set(",;\n") else c for c in row) for row in TABLE]
+    body = "\r\n".join(rows)
+    contents = [
+        body.encode(),
+        body.encode("utf-8-sig"),
+        body.encode("utf-16"),
+        body.encode("utf-32"),
+    ]
+    contents += [f"sep={sign}\r\n{body}".encode(), bz2.compress(body.encode())]
+    for name in ("a.csv", "a.tsv") if sign == "\t" else ("a.csv",):
+        for content in contents:
+            (tmp_path / name).write_bytes(content)
+            assert [
+                tuple(vars(r).values())[1:4] for r in read_preferences(tmp_path / name).records
+            ] == TABLE[1:]
+    (tmp_path / "a.csv").write_text(f"sep={sign}\n{body}{sign}more", encoding="utf-8")
+    with pytest.raises(UserError, match="a.csv:6: "):
+        read_preferences(tmp_path / "a.csv")
+
+
+def test_a_sign_in_a_name_divides_no_table_that_has_commas(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('prompt,"a;b;c"\nWhy?,x\n')
+    assert read_prompts(tmp_path / "a.csv").records[0].meta == {"a;b;c": "x"}
+    (tmp_path / "a.csv").write_text("prompt\nWhy; then?\n")
+    assert read_prompts(tmp_path / "a.csv").records[0].prompt == "Why; then?"
+
+
+def test_other_compressions_are_read_or_named(tmp_path: Path) -> None:
+    """By content, whatever the name; one that is cut off is damaged, not short."""
+    packed = {"bz2": bz2.compress, "xz": lzma.compress, "gz": gzip.compress}
+    for end, pack in packed.items():
+        for name in (f"a.jsonl.{end}", "a.jsonl"):
+            (tmp_path / name).write_bytes(pack(LINES.encode()))
+            assert read_responses(tmp_path / name).records == RECORDS
+        (tmp_path / name).write_bytes(pack(LINES.encode())[:-9])
+        with pytest.raises(UserError):
+            read_responses(tmp_path / name)
+        (tmp_path / f"a.txt.{end}").write_bytes(pack(b"words"))
+        assert read_text(tmp_path / f"a.txt.{end}")[0] == ["words"]
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+        archive.add(tmp_path / "a.jsonl")
+    starts = {
+        "zstd -d": b"\x28\xb5\x2f\xfd", "7z x": b"7z\xbc\xaf\x27\x1c", "from_file": b"\xff\xff\xff\xff",
+        "tar xf": tar.getvalue(), "sqlite3": b"SQLite format 3\0", "JSON lines": b"\x80\x04\x95",
+        "from_parquet": b"PAR1", "lz4 -d": b"\x04\x22\x4d\x18",
+    }  # fmt: skip
+    for command, start in starts.items():
+        (tmp_path / "my rows.jsonl").write_bytes(start + b"  " * 300)
+        with pytest.raises(UserError, match=command):
+            read_responses(tmp_path / "my rows.jsonl")
+
+
+FOLDERS = {
+    "load_from_disk": ["dataset_info.json", "state.json", "data-00000-of-00001.arrow"],
+    "'train'": ["dataset_dict.json", "train/dataset_info.json", "train/data-00000-of-00001.arrow"],
+    "cat ": ["data/train-00000.jsonl.gz", "data/train-00001.jsonl.gz"],
+    "from_parquet": ["train/0000.parquet"], "notes.md": ["notes.md"], "nothing": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", FOLDERS)
+def test_a_folder_is_never_to_be_removed(tmp_path: Path, told: str) -> None:
+    """It may be somebody's data: which command makes a file of it; also for the pre-training of texts."""
+    for name in FOLDERS[told]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    for read in (read_preferences, read_responses, read_prompts, read_text):
+        with pytest.raises(UserError, match=told) as error:
+            read(tmp_path)
+        assert "remove" not in str(error.value)
+    with pytest.raises(UserError) as error:
+        require_regular(tmp_path)
+    assert "remove" not in str(error.value)
 
 
 def lines(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -146,6 +238,16 @@ def test_recorded_tokens_are_kept_and_say_what_differs(tmp_path: Path) -> None:
     assert result.dropped == {"chosen equals rejected": 1, "empty answer": 1}
 
 
+def test_a_pair_that_was_asked_a_second_time_counts_once(tmp_path: Path) -> None:
+    """Whether the person decided alike or not; a column of that name elsewhere is any column."""
+    mine = PAIR | {"verdict": "first", "repeat": False}
+    other = {"chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}
+    rows = [mine, mine | {"repeat": True}, mine | other | {"repeat": True}, PAIR | {"repeat": True}]
+    path = lines(tmp_path, *rows)
+    for result in (read_preferences(path), read_responses(path)):
+        assert len(result.records) == 2 and list(result.dropped.values()) == [2]
+
+
 END = "<|endoftext|>"
 
 
@@ -161,6 +263,38 @@ def test_the_name_of_an_eos_behind_an_answer_is_taken_off(tmp_path: Path) -> Non
     assert [record.rejected for record in read_preferences(pairs).records] == ["c"]
 
 
+ENDS = [
+    "</s>", "<|eot_id|>", "<end_of_turn>\n", "<|end|>", "<|eot_id|><|end_of_text|>",
+    "<｜end▁of▁sentence｜>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_another_model_after_an_answer_is_taken_off(tmp_path: Path, end: str) -> None:
+    """Those inside a text are counted as marks of another chat; HTML's struck out words are words."""
+    answers = [f" a{end}", f" b{end} c", " a <s>b</s>", f" a <s>b</s>{end}"]
+    rows = [{"prompt": "Q:", "response": answer} for answer in answers]
+    result = read_responses(lines(tmp_path, *rows))
+    assert [record.response for record in result.records] == [" a", *answers[1:3], answers[2]]
+    assert list(result.notes.values()) == [2, 1]
+
+
+MARKED = [
+    "<s>[INST] Q [/INST]\n", "<|user|>\nQ\n<|assistant|>\n", "<start_of_turn>user\nQ\n",
+    "<<SYS>>a<</SYS>> Q\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", MARKED)
+def test_marks_of_another_chat_are_counted(tmp_path: Path, prompt: str) -> None:
+    """Once a row, and never in what a run has recorded."""
+    rows = [
+        PAIR | {"prompt": prompt, "chosen": "[INST] b"}, PAIR | {"chosen": "[INST] b"}, PAIR,
+        PAIR | {"prompt": prompt, "chosen_ended": True},
+    ]  # fmt: skip
+    assert list(read_preferences(lines(tmp_path, *rows)).notes.values()) == [2]
+
+
 def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     other = {"chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}
     rows = [PAIR, PAIR | other, PAIR | {"prompt": "b\n"}, PAIR | other | {"prompt": "c\n"}]
@@ -168,17 +302,75 @@ def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     assert len(result.records) == 4 and list(result.notes.values()) == [2]
 
 
-def test_splits_follow_the_prompt_alone(tmp_path: Path) -> None:
+def test_splits_follow_the_question_alone(tmp_path: Path) -> None:
     rows = [{"prompt": f"{i % 300}?", "chosen": f" {i}", "rejected": " x"} for i in range(600)]
     result = read_preferences(lines(tmp_path, *rows))
     records, splits = result.records, result.splits
     assert sorted(splits) == ["test", "train", "validation"]
     kept = [record.chosen for rows in splits.values() for record in rows]
     assert sorted(kept) == sorted(record.chosen for record in records)
-    bucket = {name: {zlib.crc32(r.prompt.encode()) % 100 for r in splits[name]} for name in splits}
+    bucket = {
+        name: {zlib.crc32(r.prompt[:-1].encode()) % 100 for r in splits[name]} for name in splits
+    }
     assert max(bucket["test"]) < 10
     assert 10 <= min(bucket["validation"]) and max(bucket["validation"]) < 20
     assert min(bucket["train"]) >= 20
+
+
+SPELLINGS = (
+    "Où est le café n°{}?", "où  est le CAFÉ n°{} ?", "Où est le café n°{}？\n",
+    "“Ou\u0300 est le café n°{}?”", " OU\u0300 EST LE CAFE\u0301 N°{}", "Où est le café, n°{} ...",
+)  # fmt: skip
+
+
+def test_a_question_has_one_split_however_it_is_written(tmp_path: Path) -> None:
+    """Its case, white space, punctuation and code points; as a text, as a message, and in any template."""
+    rows = [
+        {"prompt": spelled.format(i), "response": " là"}
+        for i in range(200)
+        for spelled in SPELLINGS
+    ]
+    splits = read_responses(lines(tmp_path, *rows)).splits
+    counts = {name: len(records) for name, records in splits.items()}
+    assert sum(counts.values()) == 1200 and all(count % 6 == 0 < count for count in counts.values())
+    found = {key_of(record) for records in splits.values() for record in records}
+    assert found == {f"oùestlecafén°{i}" for i in range(200)}
+    messages = [{"prompt": [{"role": "user", "content": SPELLINGS[0].format(7)}]}]
+    for form in (None, *(chat_tokenizer(name).chat for name in ("llama-3", "features"))):
+        (record,) = read_prompts(lines(tmp_path, *messages), form).records
+        assert key_of(record) == "oùestlecafén°7"
+
+
+def test_a_question_of_signs_alone_is_itself() -> None:
+    assert [question_of([text]) for text in ("2 + 3", "2+3=", "?!", "")] == [
+        "2+3",
+        "2+3=",
+        "?!",
+        "",
+    ]
+    assert question_of(["Hi.", "Why?"]) == "hiwhy"
+
+
+def test_a_row_may_say_by_what_it_is_split_and_a_recorded_one_goes_by_its_prompt(
+    tmp_path: Path,
+) -> None:
+    rows = [PAIR | {"prompt": "A?\n"}, PAIR | {"split_key": "Q?"}]
+    rows += [row | {"chosen_ended": True} for row in rows]
+    result = read_preferences(lines(tmp_path, *rows))
+    assert [key_of(record) for record in result.records] == ["a", "Q?", "A?\n", "Q?"]
+    assert result.unread == []
+    with reading():
+        split_as(1)
+        assert [key_of(record) for record in result.records] == ["A?\n", "a\n", "A?\n", "a\n"]
+
+
+def test_of_few_rows_all_of_the_last_question_are_held_out(tmp_path: Path) -> None:
+    """Wherever they stand in the file, and however the question is written there."""
+    names = [f"{i}?" for i in range(100) if zlib.crc32(f"{i}".encode()) % 100 >= 20][:4]
+    rows = [PAIR | {"prompt": f" {names[3]}\n"}] + [PAIR | {"prompt": name} for name in names * 2]
+    train, held_out = read_preferences(lines(tmp_path, *rows)).train_and_held_out()
+    assert [record.prompt for record in held_out] == [f" {names[3]}\n", names[3], names[3]]
+    assert [record.prompt for record in train] == names[:3] * 2
 
 
 # --- files that would have been read wrong --------------------------------------------------------

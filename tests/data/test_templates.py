@@ -64,21 +64,20 @@ def test_a_conversation_is_what_transformers_writes(name: str, tmp_path: Path, r
 
 
 @pytest.mark.parametrize(
-    ("name", "end", "around"),
+    ("name", "end", "answer"),
     [
-        ("smollm2", "<|im_end|>", ("", "")),
-        ("llama-2", "</s>", (" ", " ")),
-        ("llama-3", "<|eot_id|>", ("", "")),
-        ("gemma", "<end_of_turn>", ("", "")),
-        ("zephyr", "</s>", ("", "")),
-        ("phi-3", "<|end|>", ("", "")),
+        ("smollm2", "<|im_end|>", "So."),
+        ("llama-2", "</s>", " So. "),
+        ("llama-3", "<|eot_id|>", "So."),
+        ("gemma", "<end_of_turn>", "So."),
+        ("zephyr", "</s>", "So."),
+        ("phi-3", "<|end|>", "So."),
     ],
 )
-def test_what_ends_a_turn_ends_an_answer(
-    name: str, end: str, around: tuple[str, str], tmp_path: Path
-) -> None:
-    tokenizer = chat_tokenizer(name)
-    assert (chat(name).end, chat(name).around) == (end, around)
+def test_what_ends_a_turn_ends_an_answer(name: str, end: str, answer: str, tmp_path: Path) -> None:
+    tokenizer, asked = chat_tokenizer(name), [Turn("user", "Why?")]
+    assert chat(name).end == end
+    assert chat(name).answered(asked, "So.") == (chat(name).prompt(asked), answer, "")
     write_tokenizer(tmp_path, tokenizer, 64)
     write_json(tmp_path / "config.json", {"eos_token_id": tokenizer.eos_id})
     back = tokenizer_in(tmp_path, tokenizer.n_vocab)
@@ -245,3 +244,69 @@ def test_the_mark_of_a_system_turn_is_known_though_the_template_puts_it_together
     assert form.marks == marks
     with pytest.raises(Unwritable):
         form.prompt([Turn("user", "a<|system|>b")])
+
+
+# Generation prompts that open a thought, and what a finished turn is: without it, with an empty one
+# that closes it, with the thought of the answer, or in other white space.
+CLOSED = (
+    "{{ '<A>' }}{% if '</think>' not in m.content %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ m.content + '<E>\n' }}"
+)
+THINKING = {
+    "leaves it out": (
+        "{{ '<A>' + m.content.split('</think>')[-1] + '<E>' }}", "<A><think>\n",
+        {"So.": ("<A>", "So."), "<think>\nHm\n</think>\n\nSo.": ("<A><think>\n", "Hm\n</think>\n\nSo."),
+         "Hm</think>So.": ("<A><think>\n", "Hm</think>So.")},
+    ),
+    "closes it": (
+        CLOSED,
+        "<A><think>\n",
+        {"So.": ("<A><think>\n", "\n</think>\n\nSo."),
+         "<think>\nHm\n</think>\n\nSo.": ("<A><think>\n", "Hm\n</think>\n\nSo.")},
+    ),
+    "adds an empty one": (
+        CLOSED,
+        "<A>",
+        {"So.": ("<A>", "<think>\n\n</think>\n\nSo."),
+         "<think>Hm</think>So.": ("<A>", "<think>Hm</think>So.")},
+    ),
+    "other white space": (
+        "{{ '<A> ' + m.content.split('</think>') | join('</think>\n\n') | trim + ' <E>' }}", "<A>",
+        {"So.": ("<A>", " So. "), "<think>Hm</think>So.": ("<A>", " <think>Hm</think>\n\nSo. ")},
+    ),
+}  # fmt: skip
+ODD = {("leaves it out", text) for text in THINKING["leaves it out"][2]}
+
+
+@pytest.mark.parametrize("name", THINKING)
+def test_answers_stand_where_the_template_writes_them(name: str, tmp_path: Path) -> None:
+    """In pairs and in answers alike; where that is elsewhere than sampled ones stand, it is counted."""
+    turn, asked, answers = THINKING[name]
+    form = ChatForm(
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '<U>' + m.content }}{% else %}"
+        + turn + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '" + asked + "' }}{% endif %}",
+        (), ["<U>", "<A>", "<E>"],
+    )  # fmt: skip
+    (prompt,) = read_prompts(rows_in(tmp_path / "q.jsonl", {"prompt": "Why?"}), form).records
+    assert prompt.prompt == f"<U>Why?{asked}"
+    for text, (before, answer) in answers.items():
+        row = {"prompt": "Why?", "chosen": text, "rejected": f"{text} No."}
+        path = rows_in(tmp_path / "p.jsonl", row)
+        pairs, answered = read_preferences(path, form), read_responses(path, form)
+        asks = read_prompts(path, form)
+        (record,), (response,) = pairs.records, answered.records
+        assert (record.prompt, record.chosen) == (f"<U>Why?{before}", answer)
+        assert (response.prompt, response.response) == (record.prompt, record.chosen)
+        assert asks.records[0].prompt == prompt.prompt and not asks.notes
+        odd = (name, text) in ODD
+        assert sum(pairs.notes.values()) == sum(answered.notes.values()) == odd
+        whole = form._render([Turn("user", "Why?"), Turn("assistant", text)], False)
+        assert odd or f"{record.prompt}{record.chosen}<E>" == whole.rstrip("\n")
+
+
+def test_an_answer_inside_an_opened_thought_is_counted(tmp_path: Path) -> None:
+    """Where the file brings the prompt in its form: with a chat model, and with none."""
+    rows = [{"prompt": f"<U>Why?<A><think>\n{more}", "response": text}
+            for more, text in (("", "So."), ("", "Hm</think>So."), ("</think>\n", "So."))]  # fmt: skip
+    result = read_responses(rows_in(tmp_path / "p.jsonl", *rows))
+    assert len(result.records) == 3 and list(result.notes.values()) == [1]

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import GLASSBOX, Crash, CrashingLog, weights, write_pairs
+from toys import GLASSBOX, Crash, CrashingLog, split_by_question, weights, write_pairs
 
-from data.records import PreferenceRecord, split_of
+from data.records import PreferenceRecord
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
 from gpt.lengths import Limits, check_fit
 from gpt.model import GPT, GPTConfig
@@ -95,7 +95,7 @@ def test_of_pairs_the_chosen_answers_are_read_and_split_by_prompt(tmp_path, caps
     for split, part in (("train", examples), ("validation", held_out)):
         assert {
             (GLASSBOX.decode(prompt), GLASSBOX.decode(response)) for prompt, response in part
-        } == {(r["prompt"], r["chosen"]) for r in rows if split_of(r["prompt"]) == split}
+        } == {(r["prompt"], r["chosen"]) for r in rows if split_by_question(r["prompt"]) == split}
         assert all(response[-1] == GLASSBOX.eos_id for _, response in part)
     assert "60 of 60 rows kept" in capsys.readouterr().out
 
@@ -107,12 +107,12 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
     for context in (60, 61):
         parts = read_examples(config, GLASSBOX, context)
         found = rows[0]["prompt"] in {GLASSBOX.decode(p) for part in parts for p, _ in part}
-        assert found == (context == 61 and split_of(rows[0]["prompt"]) != "test")
+        assert found == (context == 61 and split_by_question(rows[0]["prompt"]) != "test")
     assert "(2%) do not fit: longer than the model's 60 positions 1" in capsys.readouterr().out
 
 
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():
-    rows = (("p", "a", "b"), ("p", "c", "a"), ("p", "c", "b"), ("q", "x", "y"))
+    rows = (("p", "a", "b"), ("p", "c", "a"), ("q", "x", "y"), ("p", "c", "b"))
     best = preferred_answers([PreferenceRecord(*row) for row in rows])
     assert [(r.prompt, r.response) for r in best] == [("p", "c"), ("q", "x")]
 

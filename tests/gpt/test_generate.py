@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import toys
-from toys import seeded
+from toys import LETTERS, seeded
 
 from gpt.generate import (
     Mixture,
@@ -17,9 +17,11 @@ from gpt.generate import (
     evaluation_mode,
     generate,
     truncate_logits,
+    uniform_numbers,
     where_passed,
 )
 from gpt.model import GPT, KVCache
+from gpt.ranks import sample
 
 EOS = 3  # also a token of some prompts, where it ends nothing
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
@@ -238,6 +240,25 @@ def test_rows_that_stand_for_no_text_are_never_drawn(share, more):
     assert padded.token_lists() == plain.token_lists()
     torch.testing.assert_close(padded.log_probs, plain.log_probs)
     torch.testing.assert_close(padded.model_log_probs, plain.model_log_probs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_seed_draws_the_same_whatever_the_default_is(dtype):
+    """And from all numbers that a float32 has: those of a bfloat16 are 256."""
+    model, params = random_gpt(10), SamplingParams(max_new_tokens=4)
+
+    def drawn() -> list[torch.Tensor]:
+        one = generate(MODEL, RAGGED, params, seeded(), eos_id=EOS)
+        shared = sample(model, LETTERS, RAGGED, params, seeded())
+        return [uniform_numbers(1000, 3, seeded()), one.response_tokens, shared.response_tokens]
+
+    usual = drawn()
+    torch.set_default_dtype(dtype)
+    try:
+        again = drawn()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, usual, again)) and len(usual[0].unique()) > 2900
 
 
 def test_models_are_as_they_were_after_an_exception_too():

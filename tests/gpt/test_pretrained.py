@@ -124,6 +124,13 @@ def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
         ModelFolder.open(own_folder).model()
 
 
+def test_an_adapter_beside_full_weights_is_not_ignored(own_folder):
+    ModelFolder.open(own_folder).model()
+    (own_folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config.json"):
+        ModelFolder.open(own_folder).model()
+
+
 @pytest.mark.oracle
 @torch.no_grad()
 def test_transformers_opens_what_we_save(transformers, tmp_path):

@@ -15,10 +15,80 @@ from gpt.recipes import defaults
 from harness import files, metric_log
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
+from harness.files import (
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    read_metrics,
+    write_atomically,
+    write_json,
+)
+from harness.flags import OptimizerFlags
 from harness.metric_log import MetricLog
+from harness.run_folder import finish_run, open_run
 from harness.seeds import derive_seed
+from harness.training_state import TrainingState
 from rl.grpo_engine import GRPOConfig
+
+INF, NAN = float("inf"), float("nan")
+
+
+def strictly(text: str) -> object:
+    """As JavaScript, jq and databases read JSON, to whom Infinity and NaN are no numbers."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_files_of_a_run_are_json_to_every_program_and_read_back_as_they_were(tmp_path):
+    """Numbers without an end stay such, also far inside; text that looks like them stays text."""
+    value = {
+        "limit": INF,
+        "low": [-INF, (1.5, INF)],
+        "text": 'Infinity "1e999" NaN',
+        "none": None,
+        "path": Path("x"),
+    }
+    write_json(tmp_path / "a.json", value)
+    text = (tmp_path / "a.json").read_text()
+    back = {
+        "limit": INF,
+        "low": [-INF, [1.5, INF]],
+        "text": value["text"],
+        "none": None,
+        "path": "x",
+    }
+    assert strictly(text) == read_json(tmp_path / "a.json") == back and text.startswith(
+        '{\n  "limit"'
+    )
+    rows = [{"step": 1, "loss": INF}, {"step": 2, "loss": NAN}, {"step": 3, "loss": 0.1}]
+    append_jsonl(tmp_path / "metrics.jsonl", rows)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [strictly(line)["step"] for line in lines] == [1, 2, 3]
+    for found in (
+        read_metrics(tmp_path / "metrics.jsonl"),
+        MetricLog(3, path=tmp_path / "metrics.jsonl", start=3).rows,
+    ):
+        assert str(found) == str(rows)
+    assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines
+
+
+def test_a_limit_that_is_off_is_the_same_when_a_run_goes_on(tmp_path):
+    """--max-norm inf, in a config.json of today and in one with the word."""
+    config = OptimizerFlags(max_norm=INF)
+    folder = open_run(tmp_path / "run", config)
+    written = (folder / "config.json").read_text()
+    assert strictly(written)["max_norm"] == INF
+    TrainingState({}, {}).save(folder)
+    for content in (written, written.replace("1e999", "Infinity")):
+        (folder / "config.json").write_text(content)
+        open_run(folder, config, resume=True)
+        with pytest.raises(UserError):
+            open_run(folder, OptimizerFlags(max_norm=1.0), resume=True)
+    finish_run(folder)
+
 
 # Devices and seeds
 

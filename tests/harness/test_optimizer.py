@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from gpt.model import GPT, GPTConfig
-from harness.optimizer import adamw, clip_and_step, cosine_schedule
+from harness.console import say_once
+from harness.optimizer import adamw, clip_and_step, cosine_schedule, steps_of_passes
 
 
 def small_gpt() -> GPT:
@@ -44,6 +45,27 @@ def test_only_matrices_decay():
 )
 def test_schedule(step, expected):
     assert cosine_schedule(step, 110, peak=2.0, warmup=10) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"), [(1, [2.0]), (3, [2.0, 2.0, 1.1]), (7, [1.0, 2.0, 2.0])]
+)
+def test_a_warm_up_is_at_most_a_third_of_the_steps(total, expected, capsys):
+    """20 steps of warm-up: the rate that is asked for is reached, and the cosine begins."""
+    say_once.cache_clear()
+    found = [cosine_schedule(step, total, peak=2.0, warmup=20) for step in range(total)]
+    assert found[: len(expected)] == pytest.approx(expected)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    cosine_schedule(0, 60, peak=2.0, warmup=20)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("passes", "rows", "batch_size", "steps"),
+    [(1, 19, 8, 3), (3, 7, 8, 3), (2, 16, 8, 4), (1, 3, 32, 1), (1, 0, 8, 1), (2, 17, 8, 5)],
+)
+def test_every_row_is_visited_in_every_pass(passes, rows, batch_size, steps):
+    assert steps_of_passes(passes, rows, batch_size) == steps
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,9 @@ def test_a_new_run_writes_its_flags(tmp_path):
     folder = open_run(tmp_path / "runs" / "demo", RunFlags())
     assert folder == tmp_path / "runs" / "demo"
     written = json.loads((folder / "config.json").read_text())
-    made_with = written.pop("made_with")
+    made_with, rule = written.pop("made_with"), written.pop("splits")
     assert written == {"steps": 3, "out": "runs/x", "script": RunFlags.__module__, "inputs": {}}
+    assert rule == 2
     assert made_with["torch"] == torch.__version__ and {"ranks", "git"} <= set(made_with)
 
 

@@ -90,7 +90,7 @@ def send(number: int, at: int, times: int = 1):
     return disturb
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
 @pytest.mark.parametrize("at", [1, 3, 6])
 def test_a_signal_lets_the_step_end_and_be_saved(tmp_path, capfd, name, at):
     number = getattr(signal, name)

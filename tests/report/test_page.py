@@ -123,11 +123,18 @@ def test_a_page_is_drawn_by_a_process_and_a_failure_costs_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the tests' own way to draw pages
-    write_run(tmp_path / "run", metrics=[{"step": 1, "loss": 2.0}], config={})
-    run_folders.conclude(tmp_path / "run")
-    assert "loss: 2" in (tmp_path / "run" / REPORT).read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    run = Path("-x")  # which is no flag
+    write_run(run, metrics=[{"step": 1, "loss": 2.0}], config={})
+    run_folders.conclude(run)
+    assert "loss: 2" in (run / REPORT).read_text(encoding="utf-8")
+    (run / REPORT).unlink()
+    (run / REPORT).mkdir()
+    run_folders.conclude(run)
+    *_, advised, _ = capsys.readouterr().out.splitlines()
+    assert "error: " in advised and advised.endswith("python -m report ./-x")
     monkeypatch.setattr(run_folders.sys, "executable", str(tmp_path / "no python"))
-    run_folders.conclude(tmp_path / "run")
+    run_folders.conclude(run)
     assert REPORT in capsys.readouterr().out.splitlines()[-2]
 
 

@@ -48,18 +48,19 @@ def test_calibration_reads_each_pair_in_its_confident_order():
     """Three of four right where 0.75 is claimed: calibrated. The coin's bin holds the tie."""
     table = calibration(torch.tensor([LN3, -LN3, LN3, LN3, 0.0]))
     assert [count for *_, count in table] == [1, 4]
-    assert table[0][:2] == (0.5, 0.0)
+    assert table[0][:2] == (0.5, 0.5)
     assert table[1][:2] == pytest.approx((0.75, 0.75))
 
 
 # The report
 
 
-def test_accuracy_counts_ties_as_wrong():
+def test_accuracy_counts_half_of_the_ties():
+    """As the baselines do: a coin would decide them."""
     numbers = report_of([1.0, 0, -1, 2], [0.0, 0, 0, 0], [1] * 8).numbers
     assert numbers["pairs"] == 4
-    assert numbers["accuracy"] == 0.5
-    assert numbers["accuracy_interval"] == pytest.approx((0.150036, 0.849964), abs=1e-5)
+    assert numbers["accuracy"] == 0.625
+    assert numbers["accuracy_interval"] == pytest.approx((0.219422, 0.908103), abs=1e-5)
     assert numbers["mean_margin"] == 0.5
 
 

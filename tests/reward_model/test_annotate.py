@@ -9,13 +9,14 @@ import select
 import sys
 import threading
 import time
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from forked import Done, command
-from toys import seeded
+from toys import seeded, split_by_question
 
 from data.files.read import read_preferences, read_responses
 from data.records import split_of
@@ -24,7 +25,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.console import printable
 from harness.errors import UserError
-from harness.files import read_jsonl, write_json
+from harness.files import append_jsonl, read_jsonl, write_json
 from harness.paths import MODEL_FILE
 from reward_model.accuracy_report import position_bias
 from reward_model.agreement import kappa, summary
@@ -195,6 +196,22 @@ def test_a_judge_picks_half_and_the_others_are_random(runs: Path, tmp_path: Path
         questions(QuestionFlags(**flags, out=tmp_path / "a.jsonl"), 40)
 
 
+def test_pairs_of_a_file_are_split_as_its_questions_are(runs: Path, tmp_path: Path) -> None:
+    """Held-out ones are asked about too, and what was held out of the file is held out of the answers."""
+    texts = [f"Is {i} odd?" for i in range(60)]
+    write_json(tmp_path / "q.json", [{"prompt": text} for text in texts])
+    flags = QuestionFlags(
+        policy=runs / "new", data=str(tmp_path / "q.json"), max_new_tokens=6, device="cpu",
+        out=tmp_path / "mine.jsonl",
+    )  # fmt: skip
+    picked = questions(flags, 20)
+    splits = Counter(split_by_question(row["prompt"]) for row in picked)
+    assert splits["validation"] == splits["test"] == 2
+    append_jsonl(flags.out, picked)
+    for split, records in read_preferences(flags.out).splits.items():
+        assert {split_by_question(record.prompt) for record in records} <= {split}
+
+
 @needs_fork
 def test_two_people_and_two_policies(runs: Path, tmp_path: Path) -> None:
     """Who prefers the longer one of the new policy's and the old one's answers, always or never."""
@@ -260,3 +277,57 @@ def test_answers_stand_beside_each_other_where_both_have_room() -> None:
         assert any("|" in line for line in lines) == beside
         assert max(map(len, lines)) <= width and sum(line.count("word") for line in lines) == 30
     assert "\x1b" not in "".join(page({**row, "chosen": "\x1b[2J"}, 80, False))
+
+
+WIDE = {
+    "Chinese": ("这盏灯很亮，开关也在好找的地方。" * 9, "灯太暗了。" * 3),
+    "Japanese and English": ("このランプは very bright で、 スイッチも押しやすいです。 " * 5, "暗い"),
+    "emoji": ("👍🏽 😀 " * 40, "🙁" * 50), "Hindi": ("यह दीपक बहुत उज्ज्वल है " * 9, "नहीं"),
+    "accents apart": ("e\u0301te\u0301 " * 60, "a" * 200),
+}  # fmt: skip
+
+
+def on_screen(text: str) -> int:
+    """Columns, letter by letter as the tables of Unicode have them."""
+    joins = ("Mn", "Me", "Cf")
+    wide = {"W": 2, "F": 2}
+    sizes = [wide.get(unicodedata.east_asian_width(c), 1) for c in text]
+    return sum(n for c, n in zip(text, sizes, strict=True) if unicodedata.category(c) not in joins)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_letters_keep_the_bar_straight(name: str) -> None:
+    one, two = WIDE[name]
+    row = {
+        "shown": one,
+        "chosen": one,
+        "rejected": two,
+        "chosen_ended": True,
+        "rejected_ended": True,
+    }
+    for width in (80, 140):
+        lines = page(row, width, False)
+        assert max(map(on_screen, lines)) <= width
+        bars = {on_screen(line.partition(" | ")[0]) for line in lines if " | " in line}
+        assert bars == {(width - 3) // 2}
+        left = "".join(line.partition(" |")[0] for line in lines if " |" in line)
+        assert "".join(one.split()) in "".join(left.split())
+
+
+ORDINARY = [
+    "Vraiment\u202f?\u00a0!", "می\u200cخواهم", "क्\u200dष", "明るい\u3000ランプ", "👨\u200d👩\u200d👧",
+    "Donau\u00addampf", "โคม\u200bไฟ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_letters_are_shown_as_they_are(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    "code", [0, 7, 8, 0x1B, 0x7F, 0x85, 0x9B, 0x2028, 0x202A, 0x202E, 0x2066, 0x2069]
+)
+def test_what_could_steer_a_terminal_is_escaped(code: int) -> None:
+    shown = printable(f"a{chr(code)}b")
+    assert chr(code) not in shown and shown.startswith("a\\") and shown.endswith("b")

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 import toys
-from toys import GLASSBOX, write_pairs
+from toys import GLASSBOX, split_by_question, write_pairs
 
 from data.files.read import read_preferences
-from data.records import PreferenceRecord, PromptRecord, split_of
+from data.records import PreferenceRecord, PromptRecord, key_of
 from data.worlds import reviews
 from gpt.generate import SamplingParams
 from gpt.lengths import Limits
@@ -29,12 +29,16 @@ from reward_model.pairs import (
     Labelled,
     PairSampling,
     TokenPair,
+    as_pair,
+    by_prompt,
     collate_comparisons,
     collate_pairs,
+    encode_pair,
     encode_pairs,
     keep_fitting,
     pair_as_text,
     sample_pairs,
+    visits,
 )
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.world_pairs import WorldAnnotator, sampled_pairs
@@ -249,13 +253,43 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
     train, held_out = file_pairs(config, GLASSBOX, 128)
     decoded = [{GLASSBOX.decode(pair.prompt) for pair in part} for part in (train, held_out)]
     for split, prompts in zip(("train", "validation"), decoded, strict=True):
-        assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
+        assert prompts == {
+            row["prompt"] for row in rows if split_by_question(row["prompt"]) == split
+        }
     assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
     assert "60 of 60 rows kept" in capsys.readouterr().out
 
 
+def test_pairs_of_one_prompt_are_a_group_wherever_they_stand():
+    """Two visits of a world to one prompt stay two: their answers are others."""
+    a, b, c = (TokenPair([1, 2], [i], [9]) for i in (3, 4, 5))
+    other = TokenPair([1], [2, 3], [9])
+    assert by_prompt([a, other, b, c]) == [[a, b, c], [other]]
+    assert by_prompt([other, c, b, a]) == [[other], [c, b, a]]
+    gold = [replace(pair, meta={"gold_chosen": 0.0}) for pair in (a, b, other, c)]
+    assert by_prompt(gold) == visits(gold) == [gold[:2], gold[2:3], gold[3:]]
+    assert visits([a, other, b, c]) == [[a], [other], [b, c]]
+
+
+def test_a_kept_pair_brings_what_it_is_split_by(tmp_path):
+    """A run's pairs.jsonl as another run's data, here with a prompt that was rendered on another day."""
+    write_pairs(tmp_path / "pairs.json", count=3)
+    pairs = [encode_pair(r, GLASSBOX) for r in read_preferences(tmp_path / "pairs.json").records]
+    rows = [pair_as_text(pair, GLASSBOX) for pair in pairs]
+    append_jsonl(
+        tmp_path / "kept.jsonl", [row | {"prompt": "Monday: " + row["prompt"]} for row in rows]
+    )
+    kept = read_preferences(tmp_path / "kept.jsonl").records
+    assert [key_of(record) for record in kept] == ["question0", "question1", "question2"]
+    assert [as_pair(row, GLASSBOX) for row in rows] == pairs
+
+
 def test_of_few_pairs_the_last_prompt_is_held_out(tmp_path):
-    rows = [row for row in write_pairs(tmp_path / "all.json") if split_of(row["prompt"]) == "train"]
+    rows = [
+        row
+        for row in write_pairs(tmp_path / "all.json")
+        if split_by_question(row["prompt"]) == "train"
+    ]
     (tmp_path / "few.json").write_text(json.dumps([*rows[:4], rows[3] | {"rejected": "Why?"}]))
     config = RewardModelConfig(data=str(tmp_path / "few.json"))
     train, held_out = file_pairs(config, GLASSBOX, 128)

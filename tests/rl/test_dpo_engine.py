@@ -63,6 +63,12 @@ def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, 
     assert samples(policy) < 0.85 * before if swapped else samples(policy) > 1.5 * before
 
 
+def test_before_the_first_step_nothing_is_ordered_right_or_wrong():
+    """The policy is the reference, and every pair a tie."""
+    (row,) = run(small_gpt(), steps=1, batch_size=6)
+    assert (row["accuracy"], row["margin"]) == (0.5, 0.0)
+
+
 def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
     """Step 2 by hand: the policy after step 1 against the start, on the pairs of step 2."""
     start, seen = small_gpt(), Validations()

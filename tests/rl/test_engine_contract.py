@@ -545,6 +545,14 @@ def test_warm_up_is_linear_and_then_constant(engine, steps):
     assert engine.run(small_gpt(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
 
 
+@each_engine
+def test_an_engine_learns_though_a_notebook_has_switched_gradients_off(engine):
+    with torch.no_grad():
+        (row,) = engine.run(policy := small_gpt(), DIVERSE if engine.rule else None, steps=1)
+        assert not torch.is_grad_enabled()
+    assert not torch.equal(weights(policy), weights(small_gpt())) and row["grad_norm"] > 0
+
+
 # Temperature and precision
 
 

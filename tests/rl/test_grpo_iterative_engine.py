@@ -123,7 +123,7 @@ def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
     for call, row in zip(fits, (first, second), strict=True):
         assert row["pairs/new"] == 60 and row["pairs/replayed"] == 7  # 60 / 9 = 6.67
         assert len(call.pairs) == 67
-        assert call.steps == max(len(continual.by_prompt(call.pairs)) // 4, 1)
+        assert call.steps == -(-len(continual.by_prompt(call.pairs)) // 4)
     known = {json.dumps(as_row(as_pair(row, LETTERS), LETTERS, 0))
              for visit in original_visits() for row in visit}  # fmt: skip
     old = [json.dumps(as_row(pair, LETTERS, 0)) for pair in fits[0].pairs[60:]]

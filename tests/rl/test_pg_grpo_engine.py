@@ -13,10 +13,9 @@ import pytest
 import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob, tokens_of
-from toys import GLASSBOX, glassbox_gpt, weights
+from toys import GLASSBOX, glassbox_gpt, split_by_question, weights
 from watched import Noted, Validations
 
-from data.records import split_of
 from harness.errors import UserError
 from harness.files import append_jsonl
 from rl.batches.preferences import Compared
@@ -98,8 +97,8 @@ def test_training_reads_training_pairs_only(tmp_path):
     task: Any = SimpleNamespace(policy=glassbox_gpt(), tokenizer=GLASSBOX)
     given = recorded_pairs(replace(CONFIG, data=str(path), pairs="both"), task)
     used = {GLASSBOX.decode(pair.prompt) for pair in given["offline_pairs"]}
-    assert used == {p for p in prompts if split_of(p) == "train"}
-    assert {split_of(p) for p in prompts} == {"train", "validation", "test"}
+    assert used == {p for p in prompts if split_by_question(p) == "train"}
+    assert {split_by_question(p) for p in prompts} == {"train", "validation", "test"}
     for changes in (dict(pairs="best_worst"), dict(pairs="both", preference_coef=0.0)):
         assert recorded_pairs(replace(CONFIG, data=str(path), **changes), task) == {}
     with pytest.raises(UserError):

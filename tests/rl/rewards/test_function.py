@@ -92,6 +92,28 @@ def test_the_files_behind_a_reward_are_its_own_and_those_beside_it_that_it_impor
     assert files == {f"{name}.py", f"{helper}.py"}
 
 
+def test_what_another_run_of_this_process_has_loaded_is_not_behind_a_reward(source, tmp_path):
+    """Imports by every form, in a function too, and of a package's own; not those of another reward."""
+    (tmp_path / "own_pack").mkdir()
+    for name, text in {
+        "__init__": "",
+        "a": "from . import b\nfrom .c import X",
+        "b": "",
+        "c": "X = 1",
+    }.items():
+        (tmp_path / f"own_pack/{name}.py").write_text(text)
+    late, other = source(""), source("")
+    name = source(
+        f"import own_pack.a\ndef f(prompt, response):\n    from {late} import __name__\n    return 1.0\n"
+    )
+    open_function(f"{source(f'import {other}' + chr(10) + LENGTHS)}.py:lengths")
+    reward = open_function(f"{name}:f")
+    reward(ROLLOUT)
+    files = {path.name for path in files_behind(sys.modules[name])}
+    assert files == {f"{name}.py", f"{late}.py", "__init__.py", "a.py", "b.py", "c.py"}
+    assert f"{other}.py" not in files
+
+
 def test_a_column_that_no_row_of_this_batch_has_is_given_as_nothing(source):
     name = source(
         "seen = []\ndef f(completions, level):\n    seen.append(level)\n    return [0] * 6\n"
@@ -151,7 +173,18 @@ def test_another_form_is_refused(source, text):
 
 @pytest.mark.parametrize(
     "value",
-    ["None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "1e39", "10 ** 400"],
+    [
+        "None",
+        "'2'",
+        "b'2'",
+        "[1, 2]",
+        "1j",
+        "float('nan')",
+        "float('-inf')",
+        "1e39",
+        "10 ** 400",
+        "-2e30",
+    ],
 )
 def test_what_is_no_finite_number_is_refused(source, value):
     name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -13,9 +14,12 @@ from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from harness.files import append_jsonl
+from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.model import EnsembleReward, RewardModelReward
+from rl.rewards.model import EnsembleReward, RewardModelReward, reference_responses
 from rl.rewards.reward import MeasuringReward, RuleReward, checked_rewards
 from rl.run.metrics import rollout_metrics
 
@@ -73,6 +77,16 @@ def test_the_wrong_number_of_rewards_is_refused(shape):
         checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
 
 
+@pytest.mark.parametrize("value", [1.001e30, -3e38, math.inf, math.nan])
+def test_a_reward_that_no_sum_can_hold_is_refused_by_its_name(value):
+    values = torch.zeros(8)
+    values[5] = -1e30
+    assert torch.equal(checked_rewards(Fixed(values), ROLLOUT), values)
+    values[6] = value
+    with pytest.raises(ValueError, match=Fixed(values).name):
+        checked_rewards(Fixed(values), ROLLOUT)
+
+
 EOS = 8
 SHAPE = GPTConfig(10, context=16, n_layer=1, n_head=2, n_embd=16)
 
@@ -106,6 +120,22 @@ def test_the_spread_between_members_is_logged():
     assert row["ensemble_mean"] == pytest.approx(float(SCORES.mean()))
     assert row["ensemble_mean"] > row["reward"]  # what the combination took off
     assert documented("Ensembles") == {key for key in row if key.startswith("ensemble")}
+
+
+def test_reference_responses_are_the_tokens_that_were_recorded(tmp_path):
+    """An answer that was cut off has no EOS there, and one that tokens spell otherwise keeps them."""
+    ab = build_tokenizer("ab", {b"a": 0, b"b": 1, b"ab": 2})
+    pair = TokenPair(
+        [0], [0, 1], [2, ab.eos_id]
+    )  # the first was cut off; "ab" is one token as a rule
+    row = pair_as_text(pair, ab)
+    long = pair_as_text(TokenPair([0], [1] * 9, [1, ab.eos_id]), ab)
+    append_jsonl(tmp_path / "held_out_pairs.jsonl", [row, long])
+    batch = reference_responses(tmp_path, ab, room=8)
+    kept = [r[:n].tolist() for r, n in zip(batch.response_tokens, batch.lengths, strict=True)]
+    assert kept == [[0, 1], [2, ab.eos_id], [1, ab.eos_id]]
+    assert batch.has_eos.tolist() == [False, True, True]
+    assert reference_responses(tmp_path / "none", ab, room=8) is None
 
 
 def test_on_reference_responses_the_members_have_one_scale():
