@@ -120,7 +120,7 @@ def test_of_ends_that_begin_alike_the_longest_is_the_turns(specials: list[str]) 
         "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
     )
     form = ChatForm(template, (), [*specials, "<|user|>", "<|assistant|>"])
-    assert form.end == max(specials, key=len) and form.around == ("", "")
+    assert form.end == max(specials, key=len) and form.tail == ""
 
 
 def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_pairs_of_a_file_are_split_as_its_questions_are(runs: Path, tmp_path: Pa
     texts = [f"Is {i} odd?" for i in range(60)]
     write_json(tmp_path / "q.json", [{"prompt": text} for text in texts])
     flags = QuestionFlags(
-        policy=runs / "new", data=str(tmp_path / "q.json"), max_new_tokens=6, device="cpu",
+        model=str(runs / "new"), data=str(tmp_path / "q.json"), max_new_tokens=6, device="cpu",
         out=tmp_path / "mine.jsonl",
     )  # fmt: skip
     picked = questions(flags, 20)
