@@ -7,7 +7,7 @@
                each group, all ordered ones, and/or    offline_pairs
                recorded ones
     line 5     for 1..mu, for every minibatch         run.minibatches
-    line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      policy_loss
+    line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      grpo_objective, with k3 as the KL (Eq. 4)
     line 7       L_pref = mean over pairs of           preference_loss: dpo_loss
                  -log sigmoid(beta_dpo h)              (arXiv:2305.18290, Eq. 7)
     line 8       descend L_GRPO + lambda L_pref        preference_coef; backward
@@ -61,18 +61,11 @@ from rl.batches.preferences import (
 from rl.batches.rollout import Rollout, Update, row_chunks
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import k3
-from rl.equations.losses import (
-    grpo_objective,
-    gspo,
-    mean_ratio,
-    sequence_clipped_surrogate,
-    sequence_mean,
-    sequence_ratio,
-)
+from rl.equations.losses import grpo_objective
 from rl.loop import Run
 from rl.run.config import EngineConfig, require_groups, size_presets
 from rl.run.engine import Engine
-from rl.run.metrics import ClipMask, clip_mask
+from rl.run.metrics import clip_mask
 from rl.run.task import Task
 
 PRESETS = size_presets("pg_grpo", dict(max_response_tokens=256))
@@ -98,11 +91,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """beta of the preference loss; not the weight of the KL penalty."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
-    mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
-    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
-    mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
-    ratio_power: AboveZero = 0.1
-    """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,49 +116,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     def beta(self) -> float:
         """dpo_beta, under the name that the losses know it by."""
         return self.dpo_beta
-
-
-def clip_mask_of(config: PGGRPOConfig) -> ClipMask:
-    """Where the clip of this mode's ratio acts."""
-    eps, b = config.clip_range, config.ratio_power
-    if config.mode == "ratio_power":
-        return clip_mask(eps, ratio=lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
-    return clip_mask(eps, ratio=mean_ratio) if config.mode == "mean_ratio" else clip_mask(eps)
-
-
-def policy_loss(  # line 6
-    config: PGGRPOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    ref_log_probs: Tensor | None,  # (n, T)
-    advantages: Tensor,  # (n, 1)
-    response_mask: Tensor,  # (n, T)
-    *,
-    kl_coef: float,
-    responses: int,
-) -> Tensor:
-    """L_GRPO of some rows of a minibatch of N = `responses` (arXiv:2402.03300, Eqs. 3 and 4).
-
-    (1/N) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
-    "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
-    ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
-    """
-    low = high = config.clip_range
-    if config.mode == "token_ratio":
-        return grpo_objective(
-            log_probs, old_log_probs, ref_log_probs, advantages, response_mask, k3,
-            clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
-        )  # fmt: skip
-    if config.mode == "ratio_power":
-        b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
-        token_loss = sequence_clipped_surrogate(
-            b * log_probs, b * old_log_probs, advantages, response_mask, low, high
-        )
-    else:
-        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, low, high)
-    if kl_coef and ref_log_probs is not None:
-        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=responses)
 
 
 def preference_loss(config: PGGRPOConfig, compared: Compared, *, pairs: int) -> Tensor:
@@ -267,9 +212,9 @@ def descend_rollout(
         part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
         scores, descend = scores_to_descend(run.policy, batch, config)
         given = update.rows(part)
-        loss = policy_loss(  # line 6
-            config, scores.log_probs, given.old, given.ref, given.advantages, given.mask,
-            kl_coef=run.kl.coef, responses=len(rows),
+        loss = grpo_objective(  # line 6
+            scores.log_probs, given.old, given.ref, given.advantages, given.mask, k3,
+            clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
         )  # fmt: skip
         here = pairs_within(pairs, chunk)
         if len(here):
@@ -305,7 +250,7 @@ def train(run: Run, *, offline_pairs: Sequence[TokenPair] = ()) -> list[dict[str
     """
     config: PGGRPOConfig = run.config
     reference = run.freeze_reference()  # line 1
-    run.clip_mask = clip_mask_of(config)  # for the log
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
     for step in run.steps():

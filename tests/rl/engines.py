@@ -468,10 +468,7 @@ ENGINES = [
         pg_grpo_engine.PGGRPOConfig(**TOY, offline_batch_size=3),
         task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, offline_pairs=OFFLINE),
         forms={name: dict(pairs=name) for name in ("best_worst", "all", "offline", "both")},
-        learners={
-            "token_ratio": {},
-            "ratio_power": dict(mode="ratio_power", ratio_power=0.3),
-        },
+        learners={"best_worst": dict(pairs="best_worst")},
         everything=dict(pairs="both"),
         alone=dict(preference_coef=0.0),
         resumed=tuple(

@@ -19,7 +19,6 @@ from rl.equations.kl import k3
 from rl.equations.losses import clip_acted, grpo_objective, likelihood_ratio
 from rl.grpo_single_model_engine import PENALTIES
 from rl.kd_grpo_engine import kd_grpo_loss
-from rl.pg_grpo_engine import policy_loss
 from rl.reinforce_pp_engine import reinforce_pp_loss
 from rl.rloo_engine import clip_mask_of, rloo_loss
 
@@ -97,20 +96,6 @@ LOSSES = {
         objective_of(OLD, OF_RESPONSES, PENALTIES["rho_minus_log"]),
         mean_of_means(signed),
         mean_of_means(lambda i, t: ratio(i, t) - 1 - float(NEW[i, t] - OLD[i, t])),
-    ),
-    "pairs": (
-        loss_of(policy_loss, "pg_grpo", REF, OF_RESPONSES),
-        mean_of_means(signed), mean_of_means(k3_by_hand),
-    ),
-    "pairs, ratio of the response to a power": (
-        loss_of(policy_loss, "pg_grpo", REF, OF_RESPONSES, mode="ratio_power", ratio_power=0.9),
-        mean_of_means(lambda i, t: pessimistic(PRODUCTS[i] ** 0.9, SIGNED[i])),
-        mean_of_means(k3_by_hand),
-    ),
-    "pairs, mean ratio of the response": (
-        loss_of(policy_loss, "pg_grpo", REF, OF_RESPONSES, mode="mean_ratio"),
-        mean_of_means(lambda i, t: pessimistic(PRODUCTS[i] ** (1 / (3 - i)), SIGNED[i])),
-        mean_of_means(k3_by_hand),
     ),
     "teacher, clipped": (
         loss_of(kd_grpo_loss, "kd_grpo", PENALTY, OF_RESPONSES), mean_of_means(signed), 0.7 / 5,
