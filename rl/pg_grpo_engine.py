@@ -28,17 +28,14 @@ reference, also without a KL penalty. With preference_coef = 0 this is rl/grpo_e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch
-from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
-from harness.device import on_device, precision
 from harness.flags import AboveZero, AtLeastOne, NotNegative
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -58,7 +55,7 @@ from rl.batches.preferences import (
     pairs_within,
     sides,
 )
-from rl.batches.rollout import Rollout, Update, row_chunks
+from rl.batches.rollout import Rollout, Update
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import k3
 from rl.equations.losses import grpo_objective
@@ -84,7 +81,7 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """L_pref: dpo, ipo, ipo_mean (IPO of means per token), hinge, or without a reference simpo, orpo."""
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
-    and the third."""
+    and the third. A group that is compared stands whole in a forward, above micro_batch_size too."""
     margin: NotNegative = 0.0
     """Two responses of a group are a pair only if their rewards differ by more than this."""
     dpo_beta: AboveZero = 0.1
@@ -101,6 +98,11 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     def compares_groups(self) -> bool:
         """Whether pairs are made within the groups of a rollout."""
         return self.preference_coef > 0 and self.pairs != "offline"
+
+    @property
+    def rows_together(self) -> int:
+        """A group, where its pairs are compared: none is split."""
+        return self.group_size if self.compares_groups else 1
 
     @property
     def uses_recorded_pairs(self) -> bool:
@@ -165,36 +167,6 @@ def preference_metrics(
     }
 
 
-def scores_to_descend(
-    policy: GPT, batch: ResponseBatch, config: PGGRPOConfig
-) -> tuple[TokenScores, Callable[[Tensor], None]]:
-    """The scores (N, T) of rows that one loss compares, and what does loss.backward().
-
-    A batch of more than micro_batch_size rows is read twice, once for the numbers and once for their
-    gradient: the sum over parts of (d loss / d log-probs) log-probs has the loss's (Gao et al. 2021,
-    arXiv:2101.06983). Of the scores only log-probs have a gradient.
-    """
-
-    def score(part: ResponseBatch) -> TokenScores:
-        with precision(policy.device, config.precision):
-            return token_scores(policy, part, config.temperature)
-
-    if len(batch) <= config.micro_batch_size:
-        return score(batch), Tensor.backward
-    parts = torch.arange(len(batch)).split(config.micro_batch_size)
-    with torch.no_grad():
-        pieces = [score(batch.rows(rows)) for rows in parts]
-    log_probs, entropy = (torch.cat(columns) for columns in zip(*pieces, strict=True))
-    log_probs.requires_grad_()
-
-    def descend(loss: Tensor) -> None:
-        (gradient,) = torch.autograd.grad(loss, log_probs)
-        for rows in parts:
-            (score(batch.rows(rows)).log_probs * gradient[rows]).sum().backward()
-
-    return TokenScores(log_probs, entropy), descend
-
-
 def descend_rollout(
     config: PGGRPOConfig,
     run: Run,
@@ -206,23 +178,19 @@ def descend_rollout(
 ) -> list[Compared]:
     """The gradient of L_GRPO + lambda L_pref on the rows of a minibatch; the pairs that it compared."""
     compared: list[Compared] = []
-    together = config.group_size if config.compares_groups else 1  # so no pair is split
-    size = max(config.micro_batch_size, together)  # rows that one loss sees
-    for chunk in row_chunks(rollout.sequences, rows, size, together):
-        part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
-        scores, descend = scores_to_descend(run.policy, batch, config)
-        given = update.rows(part)
+    for part, batch in run.micro_batches(rollout, rows):
+        scores, given = run.scores(run.policy, batch), update.rows(part)
         loss = grpo_objective(  # line 6
             scores.log_probs, given.old, given.ref, given.advantages, given.mask, k3,
             clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
         )  # fmt: skip
-        here = pairs_within(pairs, chunk)
+        here = pairs_within(pairs, part.cpu())
         if len(here):
             both = compared_rows(scores.log_probs, given.ref, given.mask, here)
             l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
             loss = loss + config.preference_coef * l_pref  # line 8
             compared.append(both.detach())
-        descend(loss)
+        loss.backward()
         run.record(loss, scores, given, batch)
     return compared
 

@@ -454,6 +454,7 @@ ENGINES = [
                     "a_broken_reward_is_refused",
                     "the_temperature_is_that_of_sampler_and_scorer",
                     "a_constant_reward_teaches_nothing",
+                    "the_old_log_probs_are_scored_in_the_forwards_of_the_first_pass",
                     "a_toy_reward_is_learned_and_its_negative_unlearned",
                 ),
                 RECORDED,

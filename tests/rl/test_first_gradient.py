@@ -263,7 +263,7 @@ def pg_grpo(mode: str, smoothing: float, length_norm: bool, kl_coef: float) -> R
 
     options = dict(
         pairs=mode, label_smoothing=smoothing, length_norm=length_norm, kl_coef=kl_coef,
-        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE), micro_batch_size=64,
+        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE),
     )  # fmt: skip
     return Row("pg_grpo", options, grpo, pairs)
 
