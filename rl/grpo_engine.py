@@ -45,8 +45,8 @@ class GRPOConfig(EngineConfig):
 
     clip_range: NotNegative = 0.2
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+    kl_estimator: Literal["k3", "k2"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -81,8 +81,8 @@ class IterativeGRPOConfig(EngineConfig):
     """Prompts per optimizer step of the reward model, each with all its pairs."""
     clip_range: NotNegative = 0.2
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+    kl_estimator: Literal["k3", "k2"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference)."""
 
     stop_kl: KLLimit | None = 8.0
     """Stop once the KL per response from the start, not from an iteration's reference, exceeds this
