@@ -72,8 +72,9 @@ def train(run: Run) -> list[dict[str, Any]]:
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
                 given = update.rows(part)
+                penalty = None if given.ref is None else kl(scores.log_probs, given.ref)  # (n, T)
                 loss = grpo_objective(  # line 11
-                    scores.log_probs, given.old, given.ref, given.advantages, given.mask, kl,
+                    scores.log_probs, given.old, given.advantages, given.mask, penalty,
                     clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()

@@ -149,7 +149,7 @@ def kd_grpo_loss(  # lines 8 and 11
             loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=responses)
         return loss
     return grpo_objective(
-        log_probs, old_log_probs, penalty, advantages, response_mask, lambda _, kl: kl,
+        log_probs, old_log_probs, advantages, response_mask, penalty,
         clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
     )  # fmt: skip
 

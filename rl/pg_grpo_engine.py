@@ -180,8 +180,9 @@ def descend_rollout(
     compared: list[Compared] = []
     for part, batch in run.micro_batches(rollout, rows):
         scores, given = run.scores(run.policy, batch), update.rows(part)
+        kl = None if given.ref is None else k3(scores.log_probs, given.ref)  # (n, T)
         loss = grpo_objective(  # line 6
-            scores.log_probs, given.old, given.ref, given.advantages, given.mask, k3,
+            scores.log_probs, given.old, given.advantages, given.mask, kl,
             clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
         )  # fmt: skip
         here = pairs_within(pairs, part.cpu())

@@ -36,8 +36,8 @@ TRAINED = {  # equation: the arguments that have a gradient
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,
     "k3_importance": POLICY, "likelihood_ratio": POLICY, "sequence_ratio": POLICY,
     "mean_ratio": POLICY, "policy_gradient": POLICY, "clipped_surrogate": POLICY,
-    "clip_acted": (), "grpo_objective": POLICY, "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
-    "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
+    "clip_acted": (), "grpo_objective": ("log_probs", "kl"), "dual_clip": ("loss",),
+    "cispo": POLICY, "sapo": POLICY, "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
     "gmpo": POLICY, "token_covariances": (), "kl_cov_tokens": (), "clip_cov_tokens": (),
     "value_loss": ("values",),
     "length_normalized_returns": (), "mixed_sampling_weights": (),
@@ -65,7 +65,7 @@ SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
         4,
         3,
     ): "log_probs old_log_probs ref_log_probs teacher_log_probs token_rewards "
-    "values old_values returns loss x covariances draws ratio",
+    "values old_values returns loss x covariances draws ratio kl",
     (4, 1): "advantages",
     (4, 2): "step_rewards",
     (4,): "rewards greedy_rewards scores lengths weights labels",
@@ -80,7 +80,7 @@ GIVEN = {
     "gae_lambda": 0.9, "share": 0.5, "alpha": 0.2, "length": 9,
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
-    "low": -0.5, "high": 0.5, "denominator": 6.0, "kl": kl.k3, "clip_range": 0.2, "responses": 6,
+    "low": -0.5, "high": 0.5, "denominator": 6.0, "clip_range": 0.2, "responses": 6,
 }  # fmt: skip
 
 
