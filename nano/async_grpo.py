@@ -3,7 +3,7 @@
 What is new next to GRPO: a past policy samples, and each answer weighs by how much likelier the policy
 has made it since, pi_old / mu of the whole answer, truncated at `cap` (sequence TIS).
 
-    python nano/async_grpo.py         (its weights: sequence_tis of rl/equations/sampler_correction.py)
+    python nano/async_grpo.py         (its weights and others: page 19 of notebooks/)
 """
 
 import copy

@@ -208,7 +208,7 @@ holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
 per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + BETA * k3(new, ref)
 from_pieces = sequence_mean(per_token, real)
 
-given = new, old, ref, A_two, real, k3
+given = new, old, A_two, real, k3(new, ref)
 from_engine = grpo_objective(*given, clip_range=0.2, kl_coef=BETA, responses=2)
 
 torch.testing.assert_close(from_pieces, naive)

@@ -452,8 +452,8 @@ holds(
 # spot, because it corrects the choice of a token but not how often the tokens before it are
 # visited.
 #
-# **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3` and refuses `k1`, with a
-# sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py).
+# **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3`, and no `k1`. All estimators
+# are in [rl/equations/kl.py](../rl/equations/kl.py).
 #
 # ## 6. Exercises
 #

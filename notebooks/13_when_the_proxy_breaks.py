@@ -496,7 +496,7 @@ holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less t
 for new in (90, 2800):
     naive = round(new * 0.1 / 0.9)
     print(f"{new} new pairs, {naive} replayed")
-    assert naive == continual.history_count(new, 10_000, 0.1, "share_of_mix")
+    assert naive == continual.history_count(new, 10_000, 0.1)
 plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]

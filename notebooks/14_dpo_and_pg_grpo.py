@@ -444,7 +444,7 @@ print("all           ", ordered_pairs(scores, 4).tolist())
 holds(
     best_worst_pairs(scores, 4).tolist() == [[1, 3]], "best_worst takes one pair of the two groups"
 )
-plots.code(pg_grpo_engine.descend_rollout, lines=("loss = policy_loss", "compared.append"))
+plots.code(pg_grpo_engine.descend_rollout, lines=("loss = grpo_objective", "compared.append"))
 
 # %% [markdown]
 # **At full size:** `make demo`, then `python -m rl.dpo_engine` and `python -m rl.pg_grpo_engine`; several

@@ -136,7 +136,7 @@ def gradient_of(kl_coef: float) -> Tensor:
     """The gradient of the loss for the (tied) embedding, where the policy is now."""
     log_probs = token_log_probs(policy, rollout.sequences)
     loss = grpo_objective(
-        log_probs, old_log_probs, old_log_probs, advantages, rollout.response_mask, k3,
+        log_probs, old_log_probs, advantages, rollout.response_mask, k3(log_probs, old_log_probs),
         clip_range=0.2, kl_coef=kl_coef, responses=len(rollout),
     )  # fmt: skip
     return torch.autograd.grad(loss, policy.wte.weight)[0]

@@ -29,13 +29,6 @@ from gpt.log_probs import token_log_probs
 from harness.seeds import make_generator
 from nano import async_grpo, gpt
 from rl.batches.rollout import sample_rollout
-from rl.equations.losses import likelihood_ratio
-from rl.equations.sampler_correction import (
-    CORRECTIONS,
-    dppo_left_out,
-    effective_share,
-    sampler_weights,
-)
 
 plots.use()
 torch.set_num_threads(1)
@@ -50,23 +43,41 @@ torch.set_num_threads(1)
 # %%
 mu = torch.tensor([[0.5, 0.2, 0.1]]).log()
 old = torch.tensor([[0.2, 0.3, 0.3]]).log()
-mask = torch.ones(1, 3, dtype=torch.bool)
-print("token ratios ", likelihood_ratio(old, mu).tolist()[0])
-print("their product", likelihood_ratio(old, mu).prod().item())
+w = (old - mu).exp()
+print("token ratios ", w.tolist()[0])
+print("their product", w.prod().item())
 
 # %% [markdown]
 # The second line is the weight of the *answer*: it is 1.8 times as likely under $\pi_{old}$. Large weights
-# make a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$, and a mask
-# sets weights outside its bounds to 0. Both work per token or per answer; the *geometric* mean of an
-# answer's weights lies between the two.
+# make a gradient noisy, so they are bounded in one of two ways. Truncation
+# ([Yao et al. 2025](https://fengyao.notion.site/off-policy-rl)) takes $\min(w, C)$, and a mask
+# (IcePop, [2510.18855](https://arxiv.org/abs/2510.18855)) sets weights outside its bounds to 0. Both work
+# per token or per answer ([Liu et al. 2025](https://richardli.xyz/rl-collapse)); the *geometric* mean of an
+# answer's weights lies between the two. All answers here are equally long; else the sums need the mask.
+
 
 # %%
+@torch.no_grad()
+def sampler_weights(old, mu, of, limit, floor=0.5, cap=2.0):
+    """pi_old / mu from log-probs (N, T): of each token, of the answer, or its geometric mean."""
+    log_w = old - mu
+    if of == "sequence":
+        log_w = log_w.sum(1, keepdim=True).expand_as(old)
+    elif of == "geometric":
+        log_w = log_w.mean(1, keepdim=True).expand_as(old)
+    w = log_w.exp()
+    if limit == "truncate":
+        return w.clamp(max=cap)
+    return w * ((floor <= w) & (w <= cap))
+
+
 rows = []
 for of in ("token", "sequence", "geometric"):
     for limit in ("truncate", "mask"):
-        found = sampler_weights(old, mu, mask, of, limit, 0.5, 2.0)
+        found = sampler_weights(old, mu, of, limit)
         rows.append([of, limit, ", ".join(f"{x:.2f}" for x in found[0].tolist())])
 plots.table(["weight of", "outside of 0.5 to 2", "weights of the three tokens"], rows)
+assert [row[2] for row in rows[:2]] == ["0.40, 1.50, 2.00", "0.00, 1.50, 0.00"]
 
 # %% [markdown]
 # **Guess first.** Which of the six comes nearest to the right gradient when $\mu$ is far from the policy?
@@ -80,7 +91,6 @@ plots.table(["weight of", "outside of 0.5 to 2", "weights of the three tokens"],
 # %%
 ANSWERS = torch.tensor(list(itertools.product(range(4), repeat=6)))  # (4096, 6)
 BEFORE = torch.nn.functional.pad(ANSWERS[:, :-1] + 1, (1, 0))
-EVERY = torch.ones(4096, 6, dtype=torch.bool)
 
 
 def log_probs_of(logits):  # (5, 4) -> (4096, 6)
@@ -98,22 +108,24 @@ def direction(weights, drew, logits, advantages):
 # %% [markdown]
 # The cosine between the two directions is 1 if the update points where it should. `token_tis` and
 # `sequence_tis` truncate the weight of a token or of the answer, `sequence_mask` drops answers outside
-# the bounds. `sampler_clip` is PPO's clip with $\mu$ in place of $\pi_{old}$, and `dppo_tv` leaves out
-# tokens that have already moved far from $\mu$ in the direction of their advantage.
+# the bounds. `sampler_clip` is PPO's clip with $\mu$ in place of $\pi_{old}$, and `dppo_tv` (DPPO,
+# [2602.04879](https://arxiv.org/abs/2602.04879)) leaves out tokens whose probability has already moved by
+# more than 0.2 from $\mu$'s in the direction of their advantage.
 
 
 # %%
 def weights_of(name, old, drew, advantages):
-    row = CORRECTIONS[name]
-    if row.divergence:
-        left_out = dppo_left_out(old, drew, advantages, row.divergence, 0.2)
-        return likelihood_ratio(old, drew) * ~left_out
-    if row.against == "sampler":  # the clip takes the gradient of what it acts on
-        ratio = likelihood_ratio(old, drew)
-        return ratio * (ratio.clamp(0.8, 1.2) * advantages >= ratio * advantages)
-    if row.of is None:
+    """What each token's gradient is weighed by as an update begins, (N, T)."""
+    ratio = (old - drew).exp()
+    if name == "none":
         return torch.ones_like(old)
-    return sampler_weights(old, drew, EVERY, row.of, row.limit, 0.5, 2.0)
+    if name == "dppo_tv":
+        moved = old.exp() - drew.exp()
+        return ratio * ~((moved.abs() > 0.2) & (moved * advantages > 0))
+    if name == "sampler_clip":  # the clip takes the gradient of what it acts on
+        return ratio * (ratio.clamp(0.8, 1.2) * advantages >= ratio * advantages)
+    of, limit = name.split("_")
+    return sampler_weights(old, drew, of, {"tis": "truncate", "mask": "mask"}[limit])
 
 
 # %%
@@ -237,7 +249,13 @@ holds(gold["none"][0].min() < gold["none"][0, 0] - 0.2, "the uncorrected run fal
 # Without a bound the expected gradient is exactly right, but the sample shrinks: $n$ answers with unequal
 # weights are worth only $(\sum w)^2 / \sum w^2$ answers with equal ones, the *effective sample size*.
 
+
 # %%
+def effective_share(weights):
+    """(sum w)^2 / (n sum w^2): as how large a share of n equal weights these count (Kish 1965)."""
+    return weights.sum().square() / (len(weights) * weights.square().sum())
+
+
 generator = torch.Generator().manual_seed(0)
 rows = []
 for length in (6, 30, 120):
@@ -256,11 +274,7 @@ holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thou
 #
 # **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? Answers that the policy has moved
 # away from would weigh more. Try it: swap `old` and `drew` in the last line of `weights_of`.
-
-# %%
-plots.code(sampler_weights, docstring=False)
-
-# %% [markdown]
+#
 # ## 5. A sampler that rounds
 #
 # A sampler often computes in bfloat16, with three significant digits, the learner in float32. The base

@@ -13,7 +13,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -43,26 +43,16 @@ from reward_model.pairs import (
 from reward_model.reward_model_training import RewardModelConfig, train
 from reward_model.scalar_head import RewardModel
 
-Replay = Literal["share_of_mix", "share_of_history"]
 Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, rows of a pairs.jsonl
 
 # --- the mix --------------------------------------------------------------------------------------
 
 
-def history_count(new: int, history: int, fraction: float, replay: Replay) -> int:
-    """How many of `history` old pairs join `new` ones: "10% of historical data" can be read in two ways.
-
-    share_of_mix: `fraction` of the mix is old, n f / (1 - f); share_of_history: of the old pairs.
-    """
+def history_count(new: int, history: int, fraction: float) -> int:
+    """How many of `history` old pairs join `new` ones, n f / (1 - f): `fraction` of the mix is old."""
     if not 0 <= fraction < 1:
         raise ValueError(f"the replay fraction must be at least 0 and below 1: got {fraction}")
-    if replay == "share_of_mix":
-        wanted = new * fraction / (1 - fraction)
-    elif replay == "share_of_history":
-        wanted = history * fraction
-    else:
-        raise ValueError(f'replay must be "share_of_mix" or "share_of_history": got {replay!r}')
-    return min(round(wanted), history)
+    return min(round(new * fraction / (1 - fraction)), history)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +61,9 @@ class History:
 
     visits: Sequence[Visit]
     fraction: float = 0.1
-    replay: Replay = "share_of_mix"
 
     def __post_init__(self) -> None:
-        history_count(1, 1, self.fraction, self.replay)  # refuses what cannot work
+        history_count(1, 1, self.fraction)  # refuses what cannot work
 
 
 def draw_history(visits: Sequence[Visit], count: int, rng: random.Random) -> Visit:
@@ -133,7 +122,7 @@ class ContinualRewardModel:
         self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
         self.annotator, self.config = annotator, config
         self.original, self.recent = list(history.visits), list[Visit]()
-        self.fraction, self.replay = history.fraction, history.replay
+        self.fraction = history.fraction
         self.path: Path | None = None
         rows = [row for visit in self.original for row in visit]
         self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
@@ -165,7 +154,7 @@ class ContinualRewardModel:
         new = self._sample(policy, config, "new", config.pairs, config.responses_per_prompt)
         fresh = self._sample(policy, config, "fresh", config.held_out_pairs, 2)
         history = [*self.original, *self.recent]
-        count = history_count(len(new), sum(map(len, history)), self.fraction, self.replay)
+        count = history_count(len(new), sum(map(len, history)), self.fraction)
         rng = random.Random(derive_seed(config.seed, "replay"))
         old = [as_pair(row, self.tokenizer) for row in draw_history(history, count, rng)]
         before = self._measure(fresh, "before")

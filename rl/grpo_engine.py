@@ -43,8 +43,8 @@ class GRPOConfig(EngineConfig):
 
     clip_range: NotNegative = 0.2
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+    kl_estimator: Literal["k3", "k2"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,8 +70,9 @@ def train(run: Run) -> list[dict[str, Any]]:
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
                 given = update.rows(part)
+                penalty = None if given.ref is None else kl(scores.log_probs, given.ref)  # (n, T)
                 loss = grpo_objective(  # line 11
-                    scores.log_probs, given.old, given.ref, given.advantages, given.mask, kl,
+                    scores.log_probs, given.old, given.advantages, given.mask, penalty,
                     clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()

@@ -25,12 +25,15 @@ near its start: `kl` is the distance gone in this iteration, `kl_from_start` the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from data.sources import default_folder, has_annotator, source
 from gpt.lora import fit_for_training
 from harness.errors import UserError
+from harness.files import read_object
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, KLLimit, NotNegative
+from harness.run_folder import CONFIG_FILE
 from reward_model.continual import ContinualRewardModel, History, history_count, read_visits
 from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig
@@ -67,18 +70,13 @@ class IterativeGRPOConfig(EngineConfig):
     check_pairs: AtLeastOne = 256
     """More comparisons, on which the reward model is measured and never trained."""
     replay_fraction: float = 0.1
-    """Share of earlier comparisons, see replay."""
-    replay: Literal["share_of_mix", "share_of_history"] = "share_of_mix"
-    """share_of_mix: this share of what is trained on is old. share_of_history: this share of all old
-    comparisons joins the new ones. The paper's "10% of historical data" can be read in both ways."""
-    reward_lr: NotNegative = 5e-4
-    """Peak learning rate of the reward model in each refresh."""
+    """Share of earlier comparisons in what the reward model is trained on again."""
     reward_batch_size: AtLeastOne = 8
     """Prompts per optimizer step of the reward model, each with all its pairs."""
     clip_range: NotNegative = 0.2
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
+    kl_estimator: Literal["k3", "k2"] = "k3"
+    """k3 is the paper's; k2 has the gradient of KL(policy || reference)."""
 
     stop_kl: KLLimit | None = 8.0
     """Stop once the KL per response from the start, not from an iteration's reference, exceeds this
@@ -90,7 +88,7 @@ class IterativeGRPOConfig(EngineConfig):
         super().__post_init__()
         require_groups(self)
         loss_estimator(self.kl_estimator)
-        history_count(1, 1, self.replay_fraction, self.replay)
+        history_count(1, 1, self.replay_fraction)
         if self.steps % self.iterations:
             raise ValueError(
                 f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
@@ -139,8 +137,9 @@ def train(run: Run, *, refresh: ContinualRewardModel | None = None) -> list[dict
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
                 given = update.rows(part)
+                penalty = None if given.ref is None else kl(scores.log_probs, given.ref)  # (n, T)
                 loss = grpo_objective(  # line 11
-                    scores.log_probs, given.old, given.ref, given.advantages, given.mask, kl,
+                    scores.log_probs, given.old, given.advantages, given.mask, penalty,
                     clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
@@ -150,6 +149,12 @@ def train(run: Run, *, refresh: ContinualRewardModel | None = None) -> list[dict
     if refresh is not None and run.folder is not None:
         save_reward_model(run.folder / "reward_model.safetensors", refresh.model, run.tokenizer)
     return run.log.rows
+
+
+def learning_rate(folder: Path) -> float:
+    """The peak rate that the reward model of a run folder was trained with, also for each refresh."""
+    path = folder / CONFIG_FILE
+    return read_object(path)["lr"] if path.exists() else RewardModelConfig.lr
 
 
 def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
@@ -181,7 +186,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         max_response_tokens=config.max_new_tokens,
         epochs=1,
         batch_size=config.reward_batch_size,
-        lr=config.reward_lr,
+        lr=learning_rate(folder),
         warmup=5,
         precision=config.precision,
         checkpoint_blocks=config.checkpoint_blocks,
@@ -194,7 +199,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         task.prompts["train"],
         WorldAnnotator(source(config.data)),
         fitting,
-        History(original, config.replay_fraction, config.replay),
+        History(original, config.replay_fraction),
         probe=probe[:500],
     )
     return {"refresh": refresh}

@@ -136,8 +136,9 @@ def train(run: Run, *, step_reward_fn: StepRewardFn) -> list[dict[str, Any]]:
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
                 given = update.rows(part)
+                kl = None if given.ref is None else k3(scores.log_probs, given.ref)  # (n, T)
                 loss = grpo_objective(  # line 11
-                    scores.log_probs, given.old, given.ref, given.advantages, given.mask, k3,
+                    scores.log_probs, given.old, given.advantages, given.mask, kl,
                     clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()

@@ -137,10 +137,10 @@ def train(run: Run) -> list[dict[str, Any]]:
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
                 given = update.rows(part)
-                loss = grpo_objective(  # line 11: pi_ref = pi_old
-                    scores.log_probs, given.old, given.old, given.advantages, given.mask,
-                    PENALTIES[config.penalty], clip_range=config.clip_range, kl_coef=run.kl.coef,
-                    responses=len(rows),
+                kl = PENALTIES[config.penalty](scores.log_probs, given.old)  # pi_ref = pi_old
+                loss = grpo_objective(  # line 11
+                    scores.log_probs, given.old, given.advantages, given.mask, kl,
+                    clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
                 run.record(loss, scores, given, batch)

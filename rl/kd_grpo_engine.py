@@ -84,8 +84,8 @@ class KDGRPOConfig(TeacherFlags, MovingReference, TextConfig):
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     kl_coef: float = 0.04
     """beta, the weight of the KL to the reference; with 0 and no stop_kl none is asked."""
-    kl_estimator: Literal["k3", "k2", "full", "k1"] = "k3"
-    """k3, k2 of the sampled tokens, or full, over the vocabulary; k1 is refused, and says why."""
+    kl_estimator: Literal["k3", "k2", "full"] = "k3"
+    """k3, k2 of the sampled tokens, or full, over the vocabulary."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,7 +147,7 @@ def kd_grpo_loss(  # lines 8 and 11
             loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=responses)
         return loss
     return grpo_objective(
-        log_probs, old_log_probs, penalty, advantages, response_mask, lambda _, kl: kl,
+        log_probs, old_log_probs, advantages, response_mask, penalty,
         clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ controller and limit, validation, checkpoints. Nothing inherits; an engine calls
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -195,9 +196,10 @@ class Run:
         """log pi_old of the tokens, (N, T), a constant; whole groups as the `minibatches` that follow."""
         coming = torch.Generator().set_state(self.generators["minibatches"].get_state())
         size = self.config.group_size if groups else 1
-        rows = epoch_minibatches(len(rollout), self.config.minibatches, 1, coming, size)
+        minibatches = epoch_minibatches(len(rollout), self.config.minibatches, 1, coming, size)
+        forwards = chain.from_iterable(self.micro_batches(rollout, rows) for rows in minibatches)
         with self.clock.phase("score"):
-            return old_policy_log_probs(self.policy, rollout, self.config, rows)
+            return old_policy_log_probs(self.policy, rollout, self.config, forwards)
 
     def log_probs(self, model: GPT, rollout: Rollout) -> Tensor:
         """The log-probs of the tokens under any model, (N, T), a constant."""
@@ -244,8 +246,9 @@ class Run:
     def micro_batches(
         self, rollout: Rollout, rows: Tensor
     ) -> Iterator[tuple[Tensor, ResponseBatch]]:
-        """A minibatch in forwards of `micro_batch_size` rows: which rows, and their sequences."""
-        return micro_batches(rollout.sequences, rows, self.config.micro_batch_size)
+        """A minibatch in forwards, those of the old log-probs too: which rows, and their sequences."""
+        config = self.config
+        return micro_batches(rollout.sequences, rows, config.micro_batch_size, config.rows_together)
 
     def scores(
         self, policy: GPT, batch: ResponseBatch, *, entropy_gradient: bool = False

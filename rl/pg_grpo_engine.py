@@ -7,7 +7,7 @@
                each group, all ordered ones, and/or    offline_pairs
                recorded ones
     line 5     for 1..mu, for every minibatch         run.minibatches
-    line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      policy_loss
+    line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      grpo_objective, with k3 as the KL (Eq. 4)
     line 7       L_pref = mean over pairs of           preference_loss: dpo_loss
                  -log sigmoid(beta_dpo h)              (arXiv:2305.18290, Eq. 7)
     line 8       descend L_GRPO + lambda L_pref        preference_coef; backward
@@ -28,17 +28,14 @@ reference, also without a KL penalty. With preference_coef = 0 this is rl/grpo_e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch
-from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
-from harness.device import on_device, precision
 from harness.flags import AboveZero, AtLeastOne, NotNegative
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -58,21 +55,14 @@ from rl.batches.preferences import (
     pairs_within,
     sides,
 )
-from rl.batches.rollout import Rollout, Update, row_chunks
+from rl.batches.rollout import Rollout, Update
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import k3
-from rl.equations.losses import (
-    grpo_objective,
-    gspo,
-    mean_ratio,
-    sequence_clipped_surrogate,
-    sequence_mean,
-    sequence_ratio,
-)
+from rl.equations.losses import grpo_objective
 from rl.loop import Run
 from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
-from rl.run.metrics import ClipMask, clip_mask
+from rl.run.metrics import clip_mask
 from rl.run.task import Task
 
 
@@ -88,18 +78,13 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """L_pref: dpo, ipo, ipo_mean (IPO of means per token), hinge, or without a reference simpo, orpo."""
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
-    and the third."""
+    and the third. A group that is compared stands whole in a forward, above micro_batch_size too."""
     margin: NotNegative = 0.0
     """Two responses of a group are a pair only if their rewards differ by more than this."""
     dpo_beta: AboveZero = 0.1
     """beta of the preference loss; not the weight of the KL penalty."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
-    mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
-    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
-    mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
-    ratio_power: AboveZero = 0.1
-    """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +95,11 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     def compares_groups(self) -> bool:
         """Whether pairs are made within the groups of a rollout."""
         return self.preference_coef > 0 and self.pairs != "offline"
+
+    @property
+    def rows_together(self) -> int:
+        """A group, where its pairs are compared: none is split."""
+        return self.group_size if self.compares_groups else 1
 
     @property
     def uses_recorded_pairs(self) -> bool:
@@ -125,49 +115,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     def beta(self) -> float:
         """dpo_beta, under the name that the losses know it by."""
         return self.dpo_beta
-
-
-def clip_mask_of(config: PGGRPOConfig) -> ClipMask:
-    """Where the clip of this mode's ratio acts."""
-    eps, b = config.clip_range, config.ratio_power
-    if config.mode == "ratio_power":
-        return clip_mask(eps, ratio=lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
-    return clip_mask(eps, ratio=mean_ratio) if config.mode == "mean_ratio" else clip_mask(eps)
-
-
-def policy_loss(  # line 6
-    config: PGGRPOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    ref_log_probs: Tensor | None,  # (n, T)
-    advantages: Tensor,  # (n, 1)
-    response_mask: Tensor,  # (n, T)
-    *,
-    kl_coef: float,
-    responses: int,
-) -> Tensor:
-    """L_GRPO of some rows of a minibatch of N = `responses` (arXiv:2402.03300, Eqs. 3 and 4).
-
-    (1/N) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
-    "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
-    ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
-    """
-    low = high = config.clip_range
-    if config.mode == "token_ratio":
-        return grpo_objective(
-            log_probs, old_log_probs, ref_log_probs, advantages, response_mask, k3,
-            clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
-        )  # fmt: skip
-    if config.mode == "ratio_power":
-        b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
-        token_loss = sequence_clipped_surrogate(
-            b * log_probs, b * old_log_probs, advantages, response_mask, low, high
-        )
-    else:
-        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, low, high)
-    if kl_coef and ref_log_probs is not None:
-        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=responses)
 
 
 def preference_loss(config: PGGRPOConfig, compared: Compared, *, pairs: int) -> Tensor:
@@ -217,36 +164,6 @@ def preference_metrics(
     }
 
 
-def scores_to_descend(
-    policy: GPT, batch: ResponseBatch, config: PGGRPOConfig
-) -> tuple[TokenScores, Callable[[Tensor], None]]:
-    """The scores (N, T) of rows that one loss compares, and what does loss.backward().
-
-    A batch of more than micro_batch_size rows is read twice, once for the numbers and once for their
-    gradient: the sum over parts of (d loss / d log-probs) log-probs has the loss's (Gao et al. 2021,
-    arXiv:2101.06983). Of the scores only log-probs have a gradient.
-    """
-
-    def score(part: ResponseBatch) -> TokenScores:
-        with precision(policy.device, config.precision):
-            return token_scores(policy, part, config.temperature)
-
-    if len(batch) <= config.micro_batch_size:
-        return score(batch), Tensor.backward
-    parts = torch.arange(len(batch)).split(config.micro_batch_size)
-    with torch.no_grad():
-        pieces = [score(batch.rows(rows)) for rows in parts]
-    log_probs, entropy = (torch.cat(columns) for columns in zip(*pieces, strict=True))
-    log_probs.requires_grad_()
-
-    def descend(loss: Tensor) -> None:
-        (gradient,) = torch.autograd.grad(loss, log_probs)
-        for rows in parts:
-            (score(batch.rows(rows)).log_probs * gradient[rows]).sum().backward()
-
-    return TokenScores(log_probs, entropy), descend
-
-
 def descend_rollout(
     config: PGGRPOConfig,
     run: Run,
@@ -258,23 +175,20 @@ def descend_rollout(
 ) -> list[Compared]:
     """The gradient of L_GRPO + lambda L_pref on the rows of a minibatch; the pairs that it compared."""
     compared: list[Compared] = []
-    together = config.group_size if config.compares_groups else 1  # so no pair is split
-    size = max(config.micro_batch_size, together)  # rows that one loss sees
-    for chunk in row_chunks(rollout.sequences, rows, size, together):
-        part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
-        scores, descend = scores_to_descend(run.policy, batch, config)
-        given = update.rows(part)
-        loss = policy_loss(  # line 6
-            config, scores.log_probs, given.old, given.ref, given.advantages, given.mask,
-            kl_coef=run.kl.coef, responses=len(rows),
+    for part, batch in run.micro_batches(rollout, rows):
+        scores, given = run.scores(run.policy, batch), update.rows(part)
+        kl = None if given.ref is None else k3(scores.log_probs, given.ref)  # (n, T)
+        loss = grpo_objective(  # line 6
+            scores.log_probs, given.old, given.advantages, given.mask, kl,
+            clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
         )  # fmt: skip
-        here = pairs_within(pairs, chunk)
+        here = pairs_within(pairs, part.cpu())
         if len(here):
             both = compared_rows(scores.log_probs, given.ref, given.mask, here)
             l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
             loss = loss + config.preference_coef * l_pref  # line 8
             compared.append(both.detach())
-        descend(loss)
+        loss.backward()
         run.record(loss, scores, given, batch)
     return compared
 
@@ -302,7 +216,7 @@ def train(run: Run, *, offline_pairs: Sequence[TokenPair] = ()) -> list[dict[str
     """
     config: PGGRPOConfig = run.config
     reference = run.freeze_reference()  # line 1
-    run.clip_mask = clip_mask_of(config)  # for the log
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
     for step in run.steps():

@@ -129,10 +129,11 @@ def reinforce_pp_loss(
     (1/N) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * k2 ], GRPO's objective of a
     minibatch of N = `responses`. Only the baseline variant has the KL in the loss.
     """
-    if config.variant == "plain":
-        kl_coef = 0.0
+    kl = None
+    if config.variant == "baseline" and ref_log_probs is not None:
+        kl = k2(log_probs, ref_log_probs)  # (n, T)
     return grpo_objective(  # lines 5 and 8
-        log_probs, old_log_probs, ref_log_probs, advantages, response_mask, k2,
+        log_probs, old_log_probs, advantages, response_mask, kl,
         clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
     )  # fmt: skip
 

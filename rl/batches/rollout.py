@@ -7,7 +7,7 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeVar
 
@@ -169,10 +169,10 @@ def epoch_minibatches(
 
 
 def micro_batches(
-    sequences: ResponseBatch, rows: Tensor, size: int
+    sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
     """The forwards of `row_chunks`: yields (row indices on the sequences' device, their sequences)."""
-    for chunk in row_chunks(sequences, rows, size):
+    for chunk in row_chunks(sequences, rows, size, group_size):
         yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
 
 
@@ -182,13 +182,13 @@ def row_chunks(
     """Split a minibatch's rows into parts of at most `size` rows of similar length, on the CPU.
 
     Of several ranks each gets rows of its own, or none. Rows of one prompt stay together where they
-    fit, so that it is read once; groups stay whole, for a loss that compares.
+    fit, so that it is read once; groups stay whole, also above `size`, for a loss that compares.
     """
     prompts = sequences.groups if group_size == 1 else None
     prompts = None if prompts is None else prompts[rows]
     longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
-    for groups in shard_chunks(longest, size // group_size, prompts):
+    for groups in shard_chunks(longest, max(size // group_size, 1), prompts):
         yield rows[(groups[:, None] * group_size + within).flatten()]
 
 
@@ -217,21 +217,21 @@ def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Te
 
 @torch.no_grad()
 def old_policy_log_probs(
-    policy: GPT, rollout: Rollout, config: ScoringConfig, minibatches: Sequence[Tensor]
+    policy: GPT,
+    rollout: Rollout,
+    config: ScoringConfig,
+    forwards: Iterable[tuple[Tensor, ResponseBatch]],
 ) -> Tensor:
     """log-probs (N, T) under the policy that sampled, before its first update.
 
     In float32 they are the sampler's own, equal to a new forward within 1e-5. In bfloat16 a product
     rounds differently where it has another number of rows, by up to 0.2 nats a token in 30 layers: so
-    the rollout is scored in the forwards of its first pass, `minibatches`, and the first ratio is 1.
+    the rollout is scored in the `forwards` of its first pass (`micro_batches`): the first ratio is 1.
     """
     if config.precision == "float32":
         return rollout.log_probs
-    sequences, size = rollout.sequences, config.micro_batch_size
     with precision(policy.device, config.precision):
         pieces = [
-            (part, token_log_probs(policy, batch, config.temperature))
-            for rows in minibatches
-            for part, batch in micro_batches(sequences, rows, size)
+            (part, token_log_probs(policy, batch, config.temperature)) for part, batch in forwards
         ]
     return scatter_rows(pieces, len(rollout), policy.device)

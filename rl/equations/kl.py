@@ -132,12 +132,8 @@ def loss_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     """The estimator to differentiate as a loss term: "k2" or "k3". Raises ValueError otherwise.
 
     The expected gradient of k2 is that of KL(pi || pi_ref), that of k3 the one of KL(pi_ref || pi).
+    That of k1 is 0, whatever the reference is: as a loss it regularises nothing.
     """
-    if name == "k1":
-        raise ValueError(
-            "k1 as a loss regularises nothing: its expected gradient is 0 whatever the reference "
-            "is. Use k3 (GRPO's choice) or k2 (the gradient of KL(policy || reference))"
-        )
     if name not in ("k2", "k3"):
         raise ValueError(f"the KL loss is k2 or k3, not {name!r}: no other has a KL's gradient")
     return {"k2": k2, "k3": k3}[name]

@@ -6,8 +6,6 @@ broadcast by mistake, `where_finite` or the mask, and `.detach()` for all but th
 (harness/tensors.py).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -108,10 +106,9 @@ def clip_acted(
 def grpo_objective(
     log_probs: Tensor,  # (N, T), of the policy in training
     old_log_probs: Tensor,  # (N, T)
-    ref_log_probs: Tensor | None,  # (N, T); None: no penalty
     advantages: Tensor,  # (N, T) or (N, 1)
     mask: Tensor,  # (N, T) bool
-    kl: Callable[[Tensor, Tensor], Tensor],
+    kl: Tensor | None,  # (N, T), of each token to the reference; None: no penalty
     *,
     clip_range: float,
     kl_coef: float,
@@ -121,12 +118,13 @@ def grpo_objective(
 
     -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
 
-    ratio = pi / pi_old. KL = `kl`(log_probs, ref_log_probs), the paper's is k3 (Eq. 4). 1/G becomes 1 /
+    ratio = pi / pi_old. The paper's KL is k3(log_probs, ref_log_probs) (Eq. 4). 1/G becomes 1 /
     `responses`, all of the minibatch (default: those of `mask`), so that micro-batches add up.
     """
+    axes("N T", log_probs=log_probs, kl=kl)
     loss = clipped_surrogate(log_probs, old_log_probs, advantages, clip_range, clip_range)
-    if kl_coef and ref_log_probs is not None:
-        loss = loss + kl_coef * kl(log_probs, ref_log_probs)
+    if kl_coef and kl is not None:
+        loss = loss + kl_coef * at_least_float32(kl)
     return sequence_mean(loss, mask, denominator=responses)
 
 

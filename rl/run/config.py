@@ -113,6 +113,11 @@ class EngineConfig(RunFlags):
         kl_controller(self)
 
     @property
+    def rows_together(self) -> int:
+        """Neighbouring rows that no forward parts: a group's, in an engine whose loss compares them."""
+        return 1
+
+    @property
     def updates(self) -> int:
         """The most optimizer steps that a batch can take."""
         return self.updates_per_batch * self.minibatches

@@ -14,8 +14,7 @@ from nano import async_grpo, grpo
 from nano import gpt as nano_gpt
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3
-from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.equations.sampler_correction import sampler_weights
+from rl.equations.losses import clipped_surrogate, sequence_mean, sequence_ratio
 
 STEPS, LAG, CAP, KL = 4, 3, 1.2, 0.3
 
@@ -90,7 +89,7 @@ def test_the_loss_is_that_of_the_equations(monkeypatch):
         with torch.no_grad():
             drew, ref, old, *_ = (nano_gpt.log_probs(m, tokens) for m in (mu, reference, now[0]))
             news = [nano_gpt.log_probs(model, tokens) for model in now]
-        w = sampler_weights(old, drew, mask, "sequence", "truncate", 0.0, CAP)
+        w = sequence_ratio(old, drew, mask).clamp(max=CAP)  # (N, 1)
         paid = map(varied, prompts, nano_gpt.decode(tokens, mask))
         advantages = w * group_advantages(torch.tensor(list(paid)), 4)
         losses = [
@@ -100,5 +99,5 @@ def test_the_loss_is_that_of_the_equations(monkeypatch):
             for new in news
         ]
         assert rows[step]["loss"] == pytest.approx(float(sum(losses)) / 2, rel=1e-10)
-        weights += w[mask].tolist()
+        weights += w.flatten().tolist()
     assert max(weights) == CAP and min(weights) < 0.9 and weights.count(CAP) < len(weights) / 2

@@ -454,6 +454,7 @@ ENGINES = [
                     "a_broken_reward_is_refused",
                     "the_temperature_is_that_of_sampler_and_scorer",
                     "a_constant_reward_teaches_nothing",
+                    "the_old_log_probs_are_scored_in_the_forwards_of_the_first_pass",
                     "a_toy_reward_is_learned_and_its_negative_unlearned",
                 ),
                 RECORDED,
@@ -468,10 +469,7 @@ ENGINES = [
         pg_grpo_engine.PGGRPOConfig(**TOY, offline_batch_size=3),
         task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, offline_pairs=OFFLINE),
         forms={name: dict(pairs=name) for name in ("best_worst", "all", "offline", "both")},
-        learners={
-            "token_ratio": {},
-            "ratio_power": dict(mode="ratio_power", ratio_power=0.3),
-        },
+        learners={"best_worst": dict(pairs="best_worst")},
         everything=dict(pairs="both"),
         alone=dict(preference_coef=0.0),
         resumed=tuple(

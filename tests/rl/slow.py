@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from toys import LETTERS, flat_gradient, randomized
@@ -75,24 +74,13 @@ def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
 # and outside of a clip at 0.8 and 1.2.
 RATIO = torch.tensor([[1.0, 2.0, 0.7, 9], [0.5, 2.2, 1.1, 9], [9, 9, 9, 9]])
 OLD = torch.full((3, 4), -2.0)
-NEW, REF = OLD + RATIO.log(), OLD + 0.3
+NEW = OLD + RATIO.log()
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
 
 
 def pessimistic(ratio: float, advantage: float, low: float = 0.8, high: float = 1.2) -> float:
     """-min(ratio A, clip(ratio) A)."""
     return -min(ratio * advantage, min(max(ratio, low), high) * advantage)
-
-
-def k3_by_hand(i: int, t: int) -> float:
-    """Of one token of the minibatch above."""
-    delta = float(REF[i, t] - NEW[i, t])
-    return math.exp(delta) - delta - 1
-
-
-def mean_of_means(term: Callable[[int, int], float], rows: int = 5) -> float:
-    """1/rows sum_i 1/L_i sum_t term(i, t) of the minibatch above, whose empty row adds nothing."""
-    return sum(term(i, t) / n / rows for i, n in ((0, 3), (1, 2)) for t in range(n))
 
 
 def tiny_gpt(seed: int) -> GPT:

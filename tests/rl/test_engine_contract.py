@@ -582,20 +582,32 @@ def test_bfloat16_is_near_float32_and_scores_old_and_new_alike(monkeypatch, engi
         assert logs[1][key] == pytest.approx(logs[0][key], rel=0.01)
 
 
-class RoundsByRows(GPT):
-    """Each size of a forward has another error, as products of bfloat16 have on some processors."""
+@each_form
+def test_the_old_log_probs_are_scored_in_the_forwards_of_the_first_pass(monkeypatch, engine, form):
+    """The same rows in the same order, as the policy reads them: the first ratio is 1 however it rounds.
 
-    def hidden(self, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return super().hidden(tokens, *rest) * (1 + tokens.numel() / 1000)
+    The first pass reads more where there are recorded pairs.
+    """
+    policy, read, old_log_probs = small_gpt(sharpness=4.0), [], []
+    hidden, scored = GPT.hidden, loop.Run.old_log_probs
 
+    def noted(model, tokens, mask=None, cache=None):
+        if model is policy and cache is None:
+            read.append((tokens.tolist(), torch.is_grad_enabled()))
+        return hidden(model, tokens, mask, cache)
 
-@each_engine
-def test_the_first_ratio_is_1_however_a_forward_rounds(engine):
-    policy = small_gpt(sharpness=4.0)
-    policy.__class__ = RoundsByRows
-    options = dict(steps=1, precision="bfloat16", minibatches=2, micro_batch_size=3)
-    options = {name: value for name, value in options.items() if engine.has(name)}
-    row = engine.run(policy, separating(engine), **options)[0]
+    def of_old(*args, **options):
+        before, result = len(read), scored(*args, **options)
+        old_log_probs.extend(tokens for tokens, _ in read[before:])
+        return result
+
+    monkeypatch.setattr(GPT, "hidden", noted)
+    monkeypatch.setattr(loop.Run, "old_log_probs", of_old)
+    options = dict(steps=1, precision="bfloat16", minibatches=2, micro_batch_size=3, kl_coef=0.0)
+    (row,) = engine.run(policy, separating(engine), **options | form | dict(updates_per_batch=1))
+    trained_on = [tokens for tokens, gradient in read if gradient]
+    assert len(old_log_probs) > 2
+    assert [tokens for tokens in trained_on if tokens in old_log_probs] == old_log_probs
     assert row.get("ratio_error_at_start", 0) == 0
 
 

@@ -1,6 +1,6 @@
 """The first gradient of every engine is -sum_i w_i grad log pi(y_i): each row of ROWS says its w.
 
-The third one shows where a KL stands once the policy has left the reference.
+The third one shows where a KL stands, and which, once the policy has left the reference.
 
 MiniLLM and on-policy distillation have a KL over the vocabulary besides: their own files.
 """
@@ -33,6 +33,7 @@ from watched import HALVES, Updates, calls_of, given_halves
 from gpt.model import GPT
 from rl import loop
 from rl.batches.rollout import Rollout
+from rl.equations.kl import FixedKL
 from rl.grpo_variants_engine import REDUCERS, VARIANTS, from_variant
 
 HALF = HALVES[0]  # the first minibatch, of two whole groups
@@ -263,7 +264,7 @@ def pg_grpo(mode: str, smoothing: float, length_norm: bool, kl_coef: float) -> R
 
     options = dict(
         pairs=mode, label_smoothing=smoothing, length_norm=length_norm, kl_coef=kl_coef,
-        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE), micro_batch_size=64,
+        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE),
     )  # fmt: skip
     return Row("pg_grpo", options, grpo, pairs)
 
@@ -380,29 +381,14 @@ def plain_with_k1(values: list[float], kls: list[list[float]], beta: float) -> l
     return [[(a - mean) / spread / len(row) / len(kls) for a in row] for row in to_go]
 
 
-def baseline_with_k2(values: list[float], kls: list[list[float]], beta: float) -> list:
-    """k2 stands in the loss: its gradient is k1 grad log pi."""
-    centred = scaled(values, "none")
-    mean, spread = standard(centred)
-    rows = zip(centred, kls, strict=True)
-    return [[((a - mean) / spread - beta * k) / len(kl) / len(kls) for k in kl] for a, kl in rows]
-
-
 @pytest.mark.parametrize(
-    ("engine", "options", "weights"),
-    [
-        ("rloo", {}, rloo_with_k1), ("reinforce_pp", {}, plain_with_k1),
-        ("reinforce_pp", BASELINE, baseline_with_k2),
-    ],
-    ids=["rloo", "plain", "baseline"],
-)  # fmt: skip
-def test_the_third_gradient_has_the_kl_where_the_paper_has_it(
-    monkeypatch, engine, options, weights
-):
+    ("engine", "weights"), [("rloo", rloo_with_k1), ("reinforce_pp", plain_with_k1)]
+)
+def test_the_third_gradient_has_the_kl_in_the_reward(monkeypatch, engine, weights):
     """Of the whole batch; the sampler's log-probs are float32. Without the KL it is another one."""
     policy, start = small_gpt().double(), small_gpt().double()
     sampled, updates = calls_of(monkeypatch, loop, "sample_rollout"), Updates(monkeypatch, policy)
-    engine_named(engine).run(policy, SHARE_OF_A, steps=3, kl_coef=BETA, lr=3e-2, **options)
+    engine_named(engine).run(policy, SHARE_OF_A, steps=3, kl_coef=BETA, lr=3e-2)
     rollout, sampler = sampled[2].result, updates.policies[2]
     values, kls = SHARE_OF_A(rollout).tolist(), k1(rollout, sampler, start)
     expected, without = (
@@ -417,6 +403,59 @@ def test_the_third_gradient_has_the_kl_where_the_paper_has_it(
     )
     assert_gradient(updates.gradients[2], expected, 2e-5)
     assert differ(expected, without)
+
+
+# How a KL in the loss grows with the log-prob of a token: of k3, k2 and rho - 1 - log rho.
+SLOPES: dict[str, Callable[[float], float]] = {
+    "k3": lambda log_rho: 1 - math.exp(-log_rho),
+    "k2": lambda log_rho: log_rho,
+    "rho_minus_log": lambda log_rho: math.exp(log_rho) - 1,
+}
+IN_THE_LOSS = (
+    ("grpo", {}, "k3"),
+    ("grpo", dict(kl_estimator="k2"), "k2"),
+    ("grpo_iterative", {}, "k3"),
+    ("grpo_iterative", dict(kl_estimator="k2"), "k2"),
+    ("grpo_process", {}, "k3"),
+    ("grpo_variants", {}, "k3"),
+    ("reinforce_pp", BASELINE, "k2"),
+    ("kd_grpo", {}, "k3"),
+    ("kd_grpo", dict(kl_estimator="k2"), "k2"),
+    ("kd_grpo", dict(policy_loss="reinforce"), "k3"),
+    ("pg_grpo", {}, "k3"),
+    ("grpo_single_model", dict(updates_per_batch=2), "k3"),
+    ("grpo_single_model", dict(updates_per_batch=2, penalty="rho_minus_log"), "rho_minus_log"),
+)
+
+
+@pytest.mark.parametrize(("name", "options", "estimator"), IN_THE_LOSS)
+def test_the_kl_in_the_loss_adds_its_own_gradient(name, options, estimator):
+    """To the last update of the third step, at which it is switched on: all else is as without it.
+
+    (beta / N) sum_i (1 / L_i) sum_t slope grad log pi, from the start, or with one model from pi_old.
+    """
+    engine, passes, found = engine_named(name), options.get("updates_per_batch", 1), []
+    for beta in (BETA, 0.0):
+        coefficient, policy = FixedKL(0.0), small_gpt().double()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "kl_controller", lambda config, kl=coefficient: kl)
+            sampled, updates = calls_of(patch, loop, "sample_rollout"), Updates(patch, policy)
+            engine.run(
+                policy, SHARE_OF_A if engine.rule else None, steps=3, lr=3e-2, eval_every=2,
+                validate=lambda *_, kl=coefficient, beta=beta: setattr(kl, "coef", beta) or {},
+                **options | (dict(stop_kl=1e9) if engine.reference else {}),
+            )  # fmt: skip
+        found.append(updates.gradients[-1])
+    now, rollout = updates.policies[-1], sampled[-1].result
+    anchor = small_gpt().double() if engine.reference else updates.policies[-passes]
+    answers = [
+        (
+            *tokens_of(rollout, i),
+            [-BETA * SLOPES[estimator](x) / len(row) / len(rollout) for x in row],
+        )
+        for i, row in enumerate(k1(rollout, now, anchor))
+    ]
+    assert_gradient(found[0] - found[1], weighted_gradient(now, answers), 1e-4)
 
 
 def test_every_engine_has_a_row():

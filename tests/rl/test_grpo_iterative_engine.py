@@ -18,7 +18,7 @@ from watched import Validations, numbers
 from data.records import PromptRecord
 from gpt.lora import add_adapters
 from gpt.model import GPT
-from harness.files import read_jsonl
+from harness.files import read_jsonl, write_json
 from harness.training_state import saved_step
 from reward_model import continual
 from reward_model.continual import (
@@ -30,6 +30,7 @@ from reward_model.continual import (
 from reward_model.pairs import Annotator, Labelled, as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel
+from rl.grpo_iterative_engine import learning_rate
 from rl.rewards.model import RewardModelReward
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
@@ -180,6 +181,13 @@ def test_a_refresh_brings_back_a_reward_model_that_is_wrong():
     assert second["fresh_accuracy/before"] > 0.75
     assert first["probe_reward/after"] == second["probe_reward/before"]
     assert first["probe_reward/before"] != first["probe_reward/after"]
+
+
+def test_a_refresh_has_the_rate_that_the_reward_model_was_trained_with(tmp_path):
+    """Or the usual one, where its folder does not say it."""
+    assert learning_rate(tmp_path) == 2e-3
+    write_json(tmp_path / "config.json", {"lr": 7e-4})
+    assert learning_rate(tmp_path) == 7e-4
 
 
 # Repeating and resuming

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from toys import LETTERS, seeded
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_scores
 from gpt.model import GPT
 from rl.batches.dynamic_sampling import join_rollouts
 from rl.batches.rollout import (
@@ -24,7 +22,6 @@ from rl.batches.rollout import (
     select_rows,
 )
 from rl.grpo_engine import GRPOConfig
-from rl.pg_grpo_engine import scores_to_descend
 
 RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa")]  # of different lengths
 G = 3
@@ -87,27 +84,6 @@ def test_the_seed_orders_the_prompts_and_an_epoch_has_each_once():
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 5, 64])
-def test_a_loss_over_all_rows_descends_in_parts(micro_batch_size):
-    """The gradient of a loss that compares rows, against one forward of all of them."""
-    batch = rollout_of().sequences
-
-    def loss_of(log_probs):  # no sum over rows: each is weighed by the others
-        return log_probs.sum(1).softmax(0).square().sum()
-
-    whole, parts = (copy.deepcopy(MODEL).requires_grad_(True) for _ in range(2))
-    expected = token_scores(whole, batch, 1.0)
-    loss_of(expected.log_probs).backward()
-    config = GRPOConfig(micro_batch_size=micro_batch_size)
-    scores, descend = scores_to_descend(parts, batch, config)
-    torch.testing.assert_close(scores, expected)
-    assert scores.log_probs.is_leaf == (micro_batch_size < len(batch))  # activations are not kept
-    descend(loss_of(scores.log_probs))
-    for a, b in zip(parts.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-7)
-    assert any(p.grad.abs().max() > 1e-4 for p in whole.parameters())
-
-
-@pytest.mark.parametrize("micro_batch_size", [1, 5, 64])
 def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
     rollout = rollout_of(0.7)
     config = GRPOConfig(temperature=0.7, micro_batch_size=micro_batch_size)
@@ -118,8 +94,9 @@ def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
 def test_the_old_log_probs_are_the_samplers_own_in_float32_alone():
     """In bfloat16 cached decode and whole forward round differently: the rollout is scored again."""
     rollout, half = rollout_of(), GRPOConfig(precision="bfloat16")
-    order = [torch.arange(len(rollout)).flip(0)]
-    assert old_policy_log_probs(MODEL, rollout, GRPOConfig(), order) is rollout.log_probs
-    again = old_policy_log_probs(MODEL, rollout, half, order)
+    rows = torch.arange(len(rollout)).flip(0)
+    forwards = [(rows, rollout.sequences.rows(rows))]
+    assert old_policy_log_probs(MODEL, rollout, GRPOConfig(), forwards) is rollout.log_probs
+    again = old_policy_log_probs(MODEL, rollout, half, forwards)
     assert torch.equal(again, rollout_log_probs(MODEL, rollout, half))
     assert not torch.equal(again, rollout.log_probs)

@@ -20,13 +20,11 @@ from rl.equations import (
     kl,
     losses,
     preference_losses,
-    sampler_correction,
     token_rewards,
 )
 
 MODULES = (
-    advantages, best_of_n, ensembles, kl, losses, preference_losses, sampler_correction, token_rewards,
-    loss,
+    advantages, best_of_n, ensembles, kl, losses, preference_losses, token_rewards, loss,
 )  # fmt: skip
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
@@ -38,8 +36,8 @@ TRAINED = {  # equation: the arguments that have a gradient
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,
     "k3_importance": POLICY, "likelihood_ratio": POLICY, "sequence_ratio": POLICY,
     "mean_ratio": POLICY, "policy_gradient": POLICY, "clipped_surrogate": POLICY,
-    "clip_acted": (), "grpo_objective": POLICY, "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
-    "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
+    "clip_acted": (), "grpo_objective": ("log_probs", "kl"), "dual_clip": ("loss",),
+    "cispo": POLICY, "sapo": POLICY, "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
     "gmpo": POLICY, "token_covariances": (), "kl_cov_tokens": (), "clip_cov_tokens": (),
     "value_loss": ("values",),
     "length_normalized_returns": (), "mixed_sampling_weights": (),
@@ -49,8 +47,7 @@ TRAINED = {  # equation: the arguments that have a gradient
     "kto_loss": PAIR, "orpo_loss": PAIR,
     "at_last_token": (), "token_level_rewards": (), "score_missing_eos": (),
     "overlong_penalty": (), "teacher_rewards": (), "own_text_penalty": (),
-    "sampler_weights": (), "effective_share": (), "binary_tv": (), "binary_kl": (),
-    "dppo_left_out": (), "dppo": POLICY, "bradley_terry_loss": ("chosen", "rejected"),
+    "bradley_terry_loss": ("chosen", "rejected"),
 }  # fmt: skip
 NO_TENSOR = {
     *("mean_within", "at_least_one"),
@@ -67,8 +64,8 @@ SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
     (
         4,
         3,
-    ): "log_probs old_log_probs ref_log_probs sampler_log_probs teacher_log_probs token_rewards "
-    "values old_values returns loss x covariances draws ratio",
+    ): "log_probs old_log_probs ref_log_probs teacher_log_probs token_rewards "
+    "values old_values returns loss x covariances draws ratio kl",
     (4, 1): "advantages",
     (4, 2): "step_rewards",
     (4,): "rewards greedy_rewards scores lengths weights labels",
@@ -83,8 +80,7 @@ GIVEN = {
     "gae_lambda": 0.9, "share": 0.5, "alpha": 0.2, "length": 9,
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
-    "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
-    "low": -0.5, "high": 0.5, "denominator": 6.0, "kl": kl.k3, "clip_range": 0.2, "responses": 6,
+    "low": -0.5, "high": 0.5, "denominator": 6.0, "clip_range": 0.2, "responses": 6,
 }  # fmt: skip
 
 
@@ -160,7 +156,7 @@ def test_only_what_is_trained_has_a_gradient(name):
     assert all(part.requires_grad == bool(found) for part in results)
 
 
-STOPPED = {"cispo", "dppo"}  # constants in them: see test_losses.py, test_gspo
+STOPPED = {"cispo"}  # constants in it: see test_losses.py, test_gspo
 
 
 @pytest.mark.parametrize(
@@ -252,7 +248,7 @@ def test_half_precision_is_computed_in_float32_and_double_stays(name):
 
 # --- garbage at masked positions ----------------------------------------------------------------
 
-BARE = {"clip_acted", "dppo_left_out"}  # yes or no, of numbers that a loss has cleaned
+BARE = {"clip_acted"}  # yes or no, of numbers that a loss has cleaned
 GARBAGE = [torch.nan, torch.inf, -torch.inf, torch.finfo(torch.float64).min]
 PER_TOKEN = [
     name
@@ -304,8 +300,6 @@ def test_a_nan_that_takes_part_is_seen(name):
         ("overlong_penalty", "buffer", (0, 21)),
         *((name, "margin", (-0.1, math.nan)) for name in ("best_worst_pairs", "ordered_pairs")),
         ("group_advantages", "scale", ("std",)),
-        ("sampler_weights", "of", ("tokens",)),
-        ("sampler_weights", "limit", ("cap",)),
         ("maxrl_advantages", "rewards", (torch.tensor([0.0, 1, 0.5, 1]),)),
     ],
 )

@@ -375,7 +375,7 @@ def test_grpo_objective_by_hand():
     old = f([[-1.0, -1.0], [-1.0, 9.0]])
     new = old + f([[1.5, 1.0], [0.5, 9.0]]).log()
     ref, mask = new + f([[2.0, 1.0], [1.0, 9.0]]).log(), torch.tensor([[True, True], [True, False]])
-    given = new, old, ref, f([[1.0], [-1.0]]), mask, k3
+    given = new, old, f([[1.0], [-1.0]]), mask, k3(new, ref)
     loss = grpo_objective(*given, clip_range=0.2, kl_coef=0.1, responses=4)
     assert loss.item() == pytest.approx((-1.1 + 0.1 * 0.1534264 + 0.8) / 4, abs=1e-8)
     without = grpo_objective(*given, clip_range=0.2, kl_coef=0.0)
