@@ -11,6 +11,7 @@ from toys import LETTERS, seeded
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
 from gpt.model import GPT
 from rl.batches.dynamic_sampling import join_rollouts
 from rl.batches.rollout import (
