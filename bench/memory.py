@@ -34,8 +34,8 @@ CASES = {
     "the same, `--lora-rank 8`": MemoryConfig(
         "gpt2", prompt_tokens=8, max_new_tokens=24, lora_rank=8, **FEW
     ),
-    "the same, `--checkpoint-blocks` too": MemoryConfig(
-        "gpt2", prompt_tokens=8, max_new_tokens=24, lora_rank=8, checkpoint_blocks=True, **FEW
+    "the same, `--gradient-checkpointing` too": MemoryConfig(
+        "gpt2", prompt_tokens=8, max_new_tokens=24, lora_rank=8, gradient_checkpointing=True, **FEW
     ),
 }
 

@@ -181,9 +181,9 @@ def engine_ours(side: Side, turns: Turns) -> None:
     case, policy = side.case, model_of(side.case, side.device)
     config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
-        updates_per_batch=1, minibatches=1, micro_batch_size=at_once(case), lr=LR, warmup=0,
-        clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None, lora_rank=case.lora_rank,
-        precision=case.precision, steps=10**9, checkpoint_every=10**9, device=side.device,
+        updates_per_batch=1, minibatches=1, micro_batch_size=at_once(case), lr=LR, warmup_steps=0,
+        clip_range=CLIP, kl_coef=KL_COEF, max_grad_norm=MAX_NORM, stop_kl=None, lora_rank=case.lora_rank,
+        precision=case.precision, steps=10**9, save_every=10**9, device=side.device,
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
@@ -215,8 +215,8 @@ def reward_ours(side: Side, turns: Turns) -> None:
     head = make_generator(0, "head")
     model = RewardModel.from_policy(model_of(case, side.device), generator=head)
     config = reward_model_training.RewardModelConfig(
-        batch_size=case.prompts, micro_batch_size=at_once(case), lr=LR, warmup=0,
-        weight_decay=0.0, max_norm=MAX_NORM,
+        batch_size=case.prompts, micro_batch_size=at_once(case), lr=LR, warmup_steps=0,
+        weight_decay=0.0, max_grad_norm=MAX_NORM,
         precision=case.precision, device=side.device,
     )  # fmt: skip
     if turns.next():

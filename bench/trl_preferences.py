@@ -102,7 +102,7 @@ def reward(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> d
     more: dict[str, Any] = dict(num_labels=1, pad_token_id=pad)
     model = Classifier.from_pretrained(config.model, dtype="float32", **more)
     steps = study.PASSES * len(ids) // study.BATCH
-    given = options(2e-5, study.RECORDED["warmup"], steps, study.BATCH) | dict(
+    given = options(2e-5, study.RECORDED["warmup_steps"], steps, study.BATCH) | dict(
         weight_decay=0.01, lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
     )  # fmt: skip
@@ -154,7 +154,7 @@ def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dic
     if any(tokenizer(prompt)["input_ids"] != own.encode_prompt(prompt) for prompt in prompts):
         raise RuntimeError("TRL's tokens of a prompt are others than those that rm-a has read")
     minibatches, rows = flags["minibatches"], flags["prompts_per_step"] * flags["group_size"]
-    warmup, steps = minibatches * flags["warmup"], minibatches * config.steps
+    warmup, steps = minibatches * flags["warmup_steps"], minibatches * config.steps
     given = options(flags["lr"], warmup, steps, rows // minibatches) | dict(
         loss_type="grpo", scale_rewards="group", importance_sampling_level="token", num_iterations=1,
         gradient_accumulation_steps=1, weight_decay=0.0, steps_per_generation=minibatches,

@@ -73,7 +73,7 @@ class FinetuningConfig(AnswerFileFlags, SupervisedFlags, ModelFlags):
     """Records per optimizer step."""
     micro_batch_size: AtLeastOne | None = None
     """Records per forward pass; changes memory and speed, never the gradient. Default: all of a step."""
-    warmup: Count = 20
+    warmup_steps: Count = 20
     weight_decay: NotNegative = 0.01
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""

@@ -24,7 +24,7 @@ from gpt.checkpoint import checked_tokenizer, gpt_config_of, load_shaped
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.files import as_user_error, expanded, noted, parse_json, read_object
+from harness.files import as_user_error, expanded, parse_json, read_object, record_input
 from harness.flags import SMALL, renamed
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import read_header
@@ -59,7 +59,7 @@ class ModelFolder:
         found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
         for path in files:
             if found.run is None and path.suffix != ".safetensors":
-                noted(path)
+                record_input(path)
         return found
 
     @property

@@ -98,7 +98,7 @@ def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
     return logits
 
 
-def where_passed(probs: Tensor, uniforms: Tensor) -> Tensor:
+def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     """(N, 1): where the running sum of probs (N, V) passes the uniform (N,), scaled by the total."""
     cumulative = probs.cumsum(1)  # (N, V)
     # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
@@ -120,7 +120,7 @@ def choose_tokens(
     if not params.greedy:
         logits = truncate_logits(logits, params)
     probs = logits.softmax(-1)  # (N, V)
-    tokens = logits.argmax(-1, keepdim=True) if params.greedy else where_passed(probs, uniforms)
+    tokens = logits.argmax(-1, keepdim=True) if params.greedy else inverse_cdf(probs, uniforms)
     return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)
 
 
@@ -141,7 +141,7 @@ def mixed_logits(
     return mixture * temperature
 
 
-class Reader:
+class DecodeState:
     """A model with its KV cache and the hidden state (rows, D) of the last column."""
 
     def __init__(
@@ -162,11 +162,11 @@ class Reader:
         self.last = self.model.hidden(chosen[:, None], seen, self.cache)[:, 0]
 
 
-def draw(
-    readers: Sequence[Reader], teacher_share: float, params: SamplingParams, uniforms: Tensor
+def next_token(
+    states: Sequence[DecodeState], teacher_share: float, params: SamplingParams, uniforms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
-    logits, *of_teacher = (reader.model.logits(reader.last) for reader in readers)  # (rows, V)
+    logits, *of_teacher = (reader.model.logits(reader.last) for reader in states)  # (rows, V)
     if not of_teacher:
         tokens, log_probs = choose_tokens(logits, params, uniforms)
         return tokens, log_probs, log_probs
@@ -220,7 +220,7 @@ def decode(
     P, ragged = tokens.shape[1], not real.all()
     tokens, real, uniforms = (on_device(x, device) for x in (tokens, real, uniforms))
     given = real if ragged else None
-    readers = [Reader(model, tokens, given, samples, P + steps) for model in models]
+    states = [DecodeState(model, tokens, given, samples, P + steps) for model in models]
     # (N, P + steps): the columns of the responses to come count as real.
     mask = F.pad(real, (0, steps), value=True).repeat_interleave(samples, 0)
 
@@ -230,7 +230,7 @@ def decode(
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
-        chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[rows, step])
+        chosen, log_probs, own = next_token(states, teacher_share, params, uniforms[rows, step])
         for end in (eos_id, *other_ends):
             running = running & (chosen != end)
         out_tokens[rows, step] = chosen
@@ -241,11 +241,11 @@ def decode(
             break
         if alive <= len(rows) * 2 // 3:
             keep = running.nonzero().squeeze(1)
-            for reader in readers:
+            for reader in states:
                 reader.cache.keep(keep)
             rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
         seen = mask[:, : P + step + 1] if ragged else None
-        for reader in readers:
+        for reader in states:
             reader.read(chosen, seen)
     return out_tokens, out_log_probs, own_log_probs
 

@@ -42,7 +42,7 @@ from gpt.tokenizer_files import (
     write_tokenizer,
 )
 from harness.errors import UserError
-from harness.files import expanded, noted, read_object, write_atomically, write_json
+from harness.files import expanded, read_object, record_input, write_atomically, write_json
 from harness.paths import MODEL_FILE
 from harness.safetensors_file import read_header
 
@@ -353,7 +353,9 @@ def read_weights(files: Sequence[Path], config: GPTConfig) -> dict[str, Tensor]:
     for path in files:
         path.open("rb").close()  # says why it cannot be opened, which safetensors does not
         try:
-            with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
+            with safe_open(
+                record_input(path), framework="pt"
+            ) as file:  # cloned: not the mapped file
                 stored |= {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
         except SafetensorError as error:
             raise UserError(

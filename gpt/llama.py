@@ -229,7 +229,7 @@ class Llama(GPT):
     def __init__(self, config: LlamaConfig) -> None:
         nn.Module.__init__(self)  # GPT's own would build a GPT-2
         self.config = config
-        self.checkpoint_blocks = False
+        self.gradient_checkpointing = False
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.h = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
         self.ln_f = RMSNorm(config.n_embd, config.norm_eps)

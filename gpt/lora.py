@@ -124,7 +124,7 @@ def merged_state(module: nn.Module) -> dict[str, Tensor]:
 
 def fit_for_training(config: MemoryFlags, model: GPT) -> GPT:
     """Let `model` be trained as the flags ask, in place: checkpointed blocks, adapters. Returns it."""
-    model.checkpoint_blocks = config.checkpoint_blocks
+    model.gradient_checkpointing = config.gradient_checkpointing
     if config.lora_rank:
         generator = make_generator(config.seed, "adapters")
         add_adapters(model, config.lora_rank, generator)
@@ -133,7 +133,7 @@ def fit_for_training(config: MemoryFlags, model: GPT) -> GPT:
     return model
 
 
-def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
+def critic_trunk(config: MemoryFlags, model: GPT) -> GPT:
     """A copy of a frozen model to train beside it: with LoRA only new adapters over its tensors."""
     if not config.lora_rank:
         return copy_to_train(model)

@@ -185,7 +185,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2. `hidden` is what every head reads; `forward` adds the tied language-model head.
 
-    With `checkpoint_blocks` a block's activations are computed again in the backward pass (Chen et al.
+    With `gradient_checkpointing` a block's activations are computed again in the backward pass (Chen et al.
     2016, arXiv:1604.06174): less memory, a third more work, the same gradients.
     """
 
@@ -201,7 +201,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.checkpoint_blocks = False
+        self.gradient_checkpointing = False
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -251,7 +251,7 @@ class GPT(nn.Module):
         positions = row_positions(tokens, attention_mask, past, self.config.context)
         x, *more = self.embedded(tokens, positions)  # (N, S, D)
         mask = kernel_mask(attention_mask, past, S, tokens.device)
-        again = self.checkpoint_blocks and cache is None and torch.is_grad_enabled()
+        again = self.gradient_checkpointing and cache is None and torch.is_grad_enabled()
         for layer, block in enumerate(self.h):
             if again:
                 x = checkpoint(block, x, *more, mask, cache, layer, use_reentrant=False)

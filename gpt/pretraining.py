@@ -220,7 +220,7 @@ def open_work(config: PretrainingConfig, device: torch.device) -> tuple[Pretrain
         seed=config.seed,
     )  # fmt: skip
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
-    model.checkpoint_blocks = config.checkpoint_blocks
+    model.gradient_checkpointing = config.gradient_checkpointing
     config = replace(config, steps=steps_of(config, corpus))
     return config, Work(model, tokenizer, corpus, corpus.held_out_batches())
 

@@ -64,8 +64,8 @@ REWARD_MODEL, DPO = "reward_model.reward_model_training", "rl.dpo_engine"
 SHORT: dict[str, Any] = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
 LONG: dict[str, Any] = dict(max_prompt_tokens=1024, max_response_tokens=1024)
 AS_PUBLISHED: dict[str, Any] = dict(
-    tokenizer="gpt2", batch_size=32, accumulation=8, steps=20000, warmup=700, eval_every=500,
-    checkpoint_every=500,
+    tokenizer="gpt2", batch_size=32, accumulation=8, steps=20000, warmup_steps=700, eval_every=500,
+    save_every=500,
 )  # fmt: skip
 CRITIC: dict[str, Any] = dict(
     group_size=1, prompts_per_step=32, updates_per_batch=1, critic_lr=Times("lr", 0.5)
@@ -74,9 +74,9 @@ TAUGHT: dict[str, Any] = dict(stop_kl=None, pretraining_coef=1.0)
 DISTILLED: dict[str, Any] = dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, stop_kl=None)
 # Small steps, and sampling as the makers of SmolLM2 advise it.
 INSTRUCTIONS: dict[str, Any] = dict(
-    warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, kl_coef=0.1, stop_kl=8.0,
+    warmup_steps=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, kl_coef=0.1, stop_kl=8.0,
     temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48, test_prompts=32,
-    checkpoint_every=16,
+    save_every=16,
 )  # fmt: skip
 
 OF_INSTRUCTIONS: dict[str, dict[str, Any]] = {  # what engines change there
@@ -100,11 +100,11 @@ def well_read(lr: float, rows: int) -> dict[str, dict[str, Any]]:
     )  # fmt: skip
     return {
         "rl": SHORT | dict(
-            precision="auto", lr=lr, warmup=2, steps=32, prompts_per_step=4, micro_batch_size=2 * rows,
-            max_new_tokens=48, stop_kl=8.0, eval_every=8, checkpoint_every=16,
+            precision="auto", lr=lr, warmup_steps=2, steps=32, prompts_per_step=4,
+            micro_batch_size=2 * rows, max_new_tokens=48, stop_kl=8.0, eval_every=8, save_every=16,
         ),
         DPO: SHORT | dict(
-            precision="auto", lr=lr / 2, warmup=10, epochs=1, batch_size=8, micro_batch_size=2 * rows,
+            precision="auto", lr=lr / 2, warmup_steps=10, epochs=1, batch_size=8, micro_batch_size=2 * rows,
             max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
         ),
         REWARD_MODEL: answers | dict(epochs=2),
@@ -116,7 +116,7 @@ RECIPES = (
     # made from nothing: a teacher, a model of your own file, one with GPT-2's vocabulary, GPT-2's sizes
     Recipe(PRETRAINING, "teacher", dict(steps=2000, lr=1.5e-3), measured=TUNED),
     Recipe(PRETRAINING, "own", dict(
-        tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200,
+        tokenizer="own", batch_size=2, epochs=4, warmup_steps=30, eval_every=25, save_every=200,
     )),
     Recipe("rl", "own", SHORT | dict(lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40)),
     Recipe(DPO, "own", SHORT | dict(
@@ -126,7 +126,7 @@ RECIPES = (
     Recipe(REWARD_MODEL, "own", LONG | dict(pooling="mean_score", lr=3e-4)),
     Recipe(FINETUNING, "own", LONG | dict(batch_size=8, lr=3e-4)),
     Recipe(PRETRAINING, "small", dict(
-        tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20,
+        tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup_steps=20,
     )),
     Recipe("rl", "small", SHORT | dict(
         lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
@@ -368,11 +368,11 @@ def run_with_recipe(main: Callable[[Config], Any], config_class: Callable[..., C
 def _announced(main: Callable[[Config], Any], config: Config) -> Any:
     """main(config); of a model that is opened it is said first which settings it has."""
     if isinstance(config, ModelFlags) and config.model:
-        print(told(config, ModelFolder.open(config.model)), flush=True)
+        print(describe_settings(config, ModelFolder.open(config.model)), flush=True)
     return main(config)
 
 
-def told(config: ModelFlags, found: ModelFolder) -> str:
+def describe_settings(config: ModelFlags, found: ModelFolder) -> str:
     """The most important settings of a model that is opened, and the rows that they are from."""
     names = (*config.rates, "steps", "epochs", "batch_size", "prompts_per_step")
     shown = {name: getattr(config, name, None) for name in names}

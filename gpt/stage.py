@@ -18,7 +18,7 @@ from gpt.recipes import run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
-from harness.run_folder import conclude, finish_run, open_run, stepping
+from harness.run_folder import finish_run, open_run, stepping, write_report
 from harness.training_state import saved_step
 
 Rows = list[dict[str, Any]]
@@ -32,7 +32,7 @@ class Plan:
     said: str  # before the first step
     show: tuple[str, ...]  # metrics on the screen
     every: int  # steps between two lines
-    beside: float = 0.0  # validations and the like, in steps
+    extra_steps: float = 0.0  # validations and the like, in steps
     title: str = ""  # of these lines, where it is not the stage's name
     more: str = ""  # said behind the device
 
@@ -73,12 +73,12 @@ def run_stage(stage: Stage, config: Any) -> Path:
     plan = stage.plan(config, work, folder, done)
     log = MetricLog(
         plan.steps, path=folder / "metrics.jsonl", every=plan.every, show=plan.show, start=done,
-        title=plan.title or stage.name, beside=plan.beside,
+        title=plan.title or stage.name, extra_steps=plan.extra_steps,
     )  # fmt: skip
     print(f"{plan.said} ({device}, {config.precision})", *filter(None, [plan.more]), sep="\n")
     with stepping(log, folder):
         stage.train(config, work, log, folder)
     stage.keep(config, work, log, folder)
-    conclude(folder)
+    write_report(folder)
     finish_run(folder, can_go_on=not config.fixed_length)
     return folder

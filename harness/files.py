@@ -49,7 +49,7 @@ def require_regular(path: Path) -> None:
 
 @contextmanager
 def reading() -> Iterator[Reading]:
-    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it.
+    """Around a run, also as a decorator: the files that are `record_input` inside, and by no run around it.
 
     What a notebook has set of PyTorch's defaults is not read: inside they are as in a new process.
     """
@@ -66,7 +66,7 @@ def _now() -> Reading:
 
 
 def files_read() -> set[Path]:
-    """What was `noted` until now."""
+    """What was `record_input` until now."""
     return _now().files
 
 
@@ -80,7 +80,7 @@ def split_as(rule: int) -> None:
     _now().splits = rule
 
 
-def noted(path: Path) -> Path:
+def record_input(path: Path) -> Path:
     """The path of a file on which the run depends: config.json will hold its digest."""
     _now().files.add(path.absolute())
     return path

@@ -17,7 +17,9 @@ from harness.errors import UserError
 
 SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
 RENAMED = {  # flags of 0.3, which 0.4 refuses with their new names, and reads in older runs
-    "policy": "model", "base": "model", "weights": "model",
+    "policy": "model", "base": "model", "weights": "model", "warmup": "warmup_steps",
+    "checkpoint_blocks": "gradient_checkpointing", "checkpoint_every": "save_every",
+    "max_norm": "max_grad_norm",
 }  # fmt: skip
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
 LARGEST_INTEGER = 2**63 - 1
@@ -44,7 +46,7 @@ Count = Annotated[int, Range("[0, inf)", "must not be negative")]
 NotNegative = Annotated[float, Range("[0, inf)", "must not be negative")]
 AboveZero = Annotated[float, Range("(0, inf)", "must be above 0")]
 Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
-KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
+KLNats = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
 ZeroToOne = Annotated[float, Range("[0, 1]", "must be in 0..1")]
 
 
@@ -111,9 +113,9 @@ class TrainingFlags:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """bfloat16: autocast over float32 weights. auto: that on a CPU which has bfloat16 products (AMX,
     AVX-512 BF16, Arm's) for a model of 50M weights or more, else float32."""
-    checkpoint_every: AtLeastOne = 100
+    save_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
-    checkpoint_blocks: bool = False
+    gradient_checkpointing: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""
 
@@ -153,11 +155,11 @@ class OptimizerFlags:
 
     lr: NotNegative = 5e-4
     """Peak learning rate."""
-    warmup: Count = 50
+    warmup_steps: Count = 50
     """Steps of linear warm-up."""
     weight_decay: NotNegative = 0.0
     """AdamW decay of matrices."""
-    max_norm: Limit = 1.0
+    max_grad_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
 
     fixed_length: ClassVar[bool] = True

@@ -28,12 +28,13 @@ class MetricLog:
 
     One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
     After one step, or ten seconds of steps, a run of over a minute says how long all will take, by the
-    steps after the first, which has the costs of a start. `beside`: validations and the test, in steps.
+    steps after the first, which has the costs of a start. `extra_steps`: validations and the test, in
+    steps.
     """
 
     def __init__(
         self, total: int, *, path: Path | None = None, show: Sequence[str] = (), every: int = 10,
-        title: str = "", start: int = 0, beside: float = 0.0,
+        title: str = "", start: int = 0, extra_steps: float = 0.0,
     ) -> None:  # fmt: skip
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
@@ -46,7 +47,7 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.beside = start, beside
+        self.start, self.extra_steps = start, extra_steps
         self.reached = self.printed = start  # steps
         self.seconds: list[float] = []  # a step, of the first rows
         self.timed = 0.0  # seconds of those rows
@@ -55,7 +56,7 @@ class MetricLog:
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
 
-    def begins(self) -> float:
+    def start_step(self) -> float:
         """A step begins; returns time.perf_counter()."""
         self.step_began = time.perf_counter()
         return self.step_began
@@ -93,7 +94,7 @@ class MetricLog:
 
     def _forecast(self, seconds: float) -> None:
         steps = self.total - self.start
-        whole = seconds * (steps + self.beside)
+        whole = seconds * (steps + self.extra_steps)
         self.is_long = whole >= 60
         if self.is_long and self.show and is_main():
             hours, minutes = divmod(round(whole / 60), 60)

@@ -43,17 +43,19 @@ def adamw(
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
 
 
-def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float:
+def cosine_schedule(step: int, total: int, *, peak: float, warmup_steps: int) -> float:
     """Learning rate of 0-based `step`: linear warm-up, then a cosine to a tenth of `peak`.
 
     The warm-up is at most a third of the steps, and says so where it would be longer.
     """
-    if warmup > total // LONGEST_WARM_UP:
-        asked, warmup = warmup, total // LONGEST_WARM_UP
-        say_once(f"warm-up: {warmup} of {total} steps, a third, and not the {asked} of --warmup")
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
+    if warmup_steps > total // LONGEST_WARM_UP:
+        asked, warmup_steps = warmup_steps, total // LONGEST_WARM_UP
+        say_once(
+            f"warm-up: {warmup_steps} of {total} steps, a third, not the {asked} of --warmup-steps"
+        )
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    progress = min((step - warmup_steps) / max(total - warmup_steps, 1), 1.0)
     return peak * (FINAL + (1 - FINAL) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
@@ -71,13 +73,13 @@ def follow_cosine(
     optimizer: torch.optim.Optimizer, step: int, total: int, config: OptimizerFlags
 ) -> float:
     """Set the learning rate of 0-based `step` as the flags ask; returns it."""
-    lr = cosine_schedule(step, total, peak=config.lr, warmup=config.warmup)
+    lr = cosine_schedule(step, total, peak=config.lr, warmup_steps=config.warmup_steps)
     set_learning_rate(optimizer, lr)
     return lr
 
 
 def clip_and_step(
-    optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
+    optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_grad_norm: float
 ) -> torch.Tensor:
     """Sum the ranks' gradients, clip the sum, then step; returns the norm from before the clip.
 
@@ -86,7 +88,7 @@ def clip_and_step(
     """
     parameters = list(parameters)
     sum_gradients(parameters)
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     if not math.isfinite(norm):
         raise Diverged("the gradient's norm", float(norm))
     optimizer.step()

@@ -64,7 +64,7 @@ ORIGINS = "settings_from"
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", SCRIPT, INPUTS, MADE_WITH, ORIGINS,
+    "save_every", "ranks", SCRIPT, INPUTS, MADE_WITH, ORIGINS,
 )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
 # is drawn by a process of its own: training loads nothing that only reads runs.
 
 
-def conclude(folder: Path) -> None:
+def write_report(folder: Path) -> None:
     """Draw the page of a complete run, print what the doctor finds; a failure costs only the page."""
     if is_main():
         try:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.files import noted, parse_json, require_regular, write_atomically
+from harness.files import parse_json, record_input, require_regular, write_atomically
 from harness.paths import MODEL_FILE
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         path = path / MODEL_FILE
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
-    require_regular(noted(path))
+    require_regular(record_input(path))
     metadata, tensors = read_safetensors(  # cloned: else one tensor in use holds the mapped file
         path,
         lambda file: (file.metadata() or {}, {k: file.get_tensor(k).clone() for k in file.keys()}),

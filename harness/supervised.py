@@ -55,7 +55,7 @@ class SupervisedSteps:
 
     def __iter__(self) -> Iterator[int]:
         for step in self.state.steps_left(self.log.total):
-            self.begin = self.log.begins()
+            self.begin = self.log.start_step()
             self.lr = follow_cosine(self.optimizer, step, self.log.total, self.config)
             if self.dropout > 0:  # a function of the step
                 torch.manual_seed(derive_seed(self.config.seed, f"dropout {step}") + rank())
@@ -66,7 +66,7 @@ class SupervisedSteps:
 
     def update(self, losses: Mapping[str, float | Tensor], **done: float) -> dict[str, Any]:
         """Clip, AdamW; the step's row: `losses` over all ranks, norm, rate, and a second what is `done`."""
-        norm = clip_and_step(self.optimizer, self.model.parameters(), self.config.max_norm)
+        norm = clip_and_step(self.optimizer, self.model.parameters(), self.config.max_grad_norm)
         self.state.step += 1
         row = all_reduce_sum({name: float(loss) for name, loss in losses.items()})  # float waits
         speeds = {name: per_second(count, self.begin) for name, count in done.items()}
@@ -87,4 +87,4 @@ class SupervisedSteps:
         self.log.write(step=self.state.step, **row)
         self.state.stopped = stops()
         done = self.last or self.state.stopped
-        keep_state(self.state, self.folder, self.config.checkpoint_every, last=done)
+        keep_state(self.state, self.folder, self.config.save_every, last=done)

@@ -28,7 +28,7 @@ def train(
     minibatches=2,
     clip_high=0.2,  # epsilon above 1; there is none below
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -60,7 +60,7 @@ def train(
                 loss = (loss * m).sum() / m.sum()  # every token the same
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())

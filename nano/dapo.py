@@ -30,7 +30,7 @@ def train(
     clip_high=0.28,
     max_rounds=5,  # of sampling in a step
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -81,7 +81,7 @@ def train(
                 loss = (loss * m).sum() / m.sum()  # every token the same
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())

@@ -30,7 +30,7 @@ def train(
     clip=0.2,  # epsilon
     kl_coef=0.04,  # beta
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -67,7 +67,7 @@ def train(
                 loss = ((loss * m).sum(1) / m.sum(1)).mean()  # 1/G sum 1/|o| sum
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())

@@ -29,7 +29,7 @@ def train(
     clip_low=3e-4,
     clip_high=4e-4,
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -62,7 +62,7 @@ def train(
                 loss = loss.mean()  # 1/G sum
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())

@@ -37,7 +37,7 @@ def train(
     kl_coef=0.04,  # beta
     text_coef=0.1,  # lambda
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -79,7 +79,7 @@ def train(
                 updates += 1
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())

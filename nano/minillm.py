@@ -35,7 +35,7 @@ def train(
     teacher_share=0.2,  # alpha
     text_coef=0.1,  # lambda
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -80,7 +80,7 @@ def train(
                 updates += 1
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
                 optimizer.step()
                 losses.append(loss.item())
                 norms.append(norm.item())

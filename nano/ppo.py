@@ -51,7 +51,7 @@ def train(
     value_coef=0.1,  # c_v
     critic_lr=1e-3,
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -100,8 +100,8 @@ def train(
                 loss = (loss * m).sum() / m.sum()
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
-                torch.nn.utils.clip_grad_norm_(critic.parameters(), max_norm)
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+                torch.nn.utils.clip_grad_norm_(critic.parameters(), max_grad_norm)
                 optimizer.step()  # line 11
                 losses.append(loss.item())
                 norms.append(norm.item())

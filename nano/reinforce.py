@@ -29,7 +29,7 @@ def train(
     prompts_per_step=8,
     group_size=8,
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -50,7 +50,7 @@ def train(
         loss = (loss * mask).sum(1).mean()  # log pi(y | x) is the sum over its tokens
         optimizer.zero_grad()
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
         optimizer.step()
         gpt.report(numbers, reward=rewards, loss=loss.detach(), grad_norm=norm)
     return numbers

@@ -34,7 +34,7 @@ def train(
     prompts_per_step=64,
     kl_coef=0.04,  # beta
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -64,7 +64,7 @@ def train(
         loss = (loss * mask).sum(1).mean()  # line 6: log pi(y | x) is the sum over its tokens
         optimizer.zero_grad()
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
         optimizer.step()  # line 7
         gpt.report(numbers, reward=rewards, kl=k1.sum(1), loss=loss.detach(), grad_norm=norm)
     return numbers

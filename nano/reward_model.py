@@ -50,7 +50,7 @@ def train(
     steps=100,
     batch_size=32,
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     seed=0,
 ):
     """Train a reward model: change `model` in place and return the numbers of each step."""
@@ -66,7 +66,7 @@ def train(
         loss = -torch.nn.functional.logsigmoid(margin).mean()  # line 5
         optimizer.zero_grad()
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         for group in optimizer.param_groups:  # a cosine, down to a tenth
             group["lr"] = lr * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
         optimizer.step()

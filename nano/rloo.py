@@ -33,7 +33,7 @@ def train(
     minibatches=2,  # line 4
     kl_coef=0.04,  # beta
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -65,7 +65,7 @@ def train(
             loss = (loss * m).sum(1).mean()  # log pi(y | x) is the sum over its tokens
             optimizer.zero_grad()
             loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+            norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
             optimizer.step()
             losses.append(loss.item())
             norms.append(norm.item())

@@ -61,7 +61,7 @@ def train(
     minibatches=2,
     clip=0.2,  # epsilon
     lr=1e-3,
-    max_norm=1.0,
+    max_grad_norm=1.0,
     max_new_tokens=8,
     seed=0,
 ):
@@ -89,7 +89,9 @@ def train(
                 loss = (loss.sum(1) / m.sum(1)).mean()  # line 11
                 optimizer.zero_grad()
                 loss.backward()
-                norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm).item())
+                norms.append(
+                    torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
+                )
                 optimizer.step()
                 losses.append(loss.item())
         calls = [float(answer[:-1].count(CALL)) for answer in answers]  # the answered ones

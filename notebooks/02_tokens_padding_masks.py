@@ -216,7 +216,7 @@ assert torch.allclose(wrong_loss, same)
 # %%
 def trained_on(answers: list[finetuning.Example]) -> GPT:
     model = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    config = finetuning.FinetuningConfig(lr=5e-3, warmup=10, batch_size=32)
+    config = finetuning.FinetuningConfig(lr=5e-3, warmup_steps=10, batch_size=32)
     finetuning.train(config, model, answers, [], MetricLog(80), eos_id=E)
     return model
 

@@ -196,7 +196,7 @@ def rate(t):
 
 
 rates = [rate(t) for t in range(STEPS)]
-library = [cosine_schedule(t, STEPS, peak=PEAK, warmup=WARMUP) for t in range(STEPS)]
+library = [cosine_schedule(t, STEPS, peak=PEAK, warmup_steps=WARMUP) for t in range(STEPS)]
 torch.testing.assert_close(torch.tensor(rates), torch.tensor(library))
 axis = plots.curves({"policy": rates}, axis=plots.panels(1, height=2.2)[1], xlabel="step",
                    ylabel="learning rate", title="The schedule of the run below")  # fmt: skip
@@ -252,7 +252,7 @@ class Watch(MetricLog):
 # %%
 base = copy.deepcopy(fresh)
 config = pretraining.PretrainingConfig(
-    steps=STEPS, batch_size=16, lr=PEAK, warmup=WARMUP, eval_every=50, device="cpu"
+    steps=STEPS, batch_size=16, lr=PEAK, warmup_steps=WARMUP, eval_every=50, device="cpu"
 )
 corpus = WorldCorpus("reviews", tokenizer, config.batch_size, seed=0)
 log = pretraining.train(config, base, corpus, Watch(STEPS, every=100))
@@ -369,7 +369,9 @@ print(f"{len(good)} answers, mean gold {data_gold.mean():.2f}: {len(good) / len(
 assert not {d.prompt for d in good} & {record.prompt for record in prompts}
 
 tuned = copy.deepcopy(base)
-config = finetuning.FinetuningConfig(lr=2e-3, batch_size=32, warmup=5, eval_every=10, device="cpu")
+config = finetuning.FinetuningConfig(
+    lr=2e-3, batch_size=32, warmup_steps=5, eval_every=10, device="cpu"
+)
 finetuning.train(config, tuned, examples, [], MetricLog(60), eos_id=tokenizer.eos_id)
 written["fine-tuned"] = write(tuned, 256)
 golds["fine-tuned"] = torch.tensor([p.reward for p in written["fine-tuned"][1]])

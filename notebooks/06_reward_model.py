@@ -361,7 +361,9 @@ assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_
 # errors of the labels.
 
 # %%
-config = reward_model_training.RewardModelConfig(batch_size=8, lr=2e-3, warmup=10, device="cpu")
+config = reward_model_training.RewardModelConfig(
+    batch_size=8, lr=2e-3, warmup_steps=10, device="cpu"
+)
 small = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
 steps = len(pairing.by_prompt(training)) // config.batch_size
 rows = reward_model_training.train(small, training, config, MetricLog(steps), eos_id=EOS)
@@ -612,7 +614,7 @@ def agrees(model: RewardModel, pairs: list[pairing.TokenPair]) -> int:
 
 
 without, taught = agrees(judge, mine), 0
-own = reward_model_training.RewardModelConfig(batch_size=8, lr=1e-3, warmup=10, device="cpu")
+own = reward_model_training.RewardModelConfig(batch_size=8, lr=1e-3, warmup_steps=10, device="cpu")
 for fold in range(4):
     model = copy.deepcopy(judge).requires_grad_(True)
     lessons = [pair for place, pair in enumerate(mine) if place % 4 != fold]

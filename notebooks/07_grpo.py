@@ -493,7 +493,7 @@ holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
 
 # %%
 config = GRPOConfig(
-    steps=10, prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=1, lr=7e-4, warmup=1,
+    steps=10, prompts_per_step=8, group_size=8, updates_per_batch=2, minibatches=1, lr=7e-4, warmup_steps=1,
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)

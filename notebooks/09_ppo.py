@@ -569,7 +569,7 @@ plots.neighbours("grpo", "ppo")
 # %%
 COMMON = PPOConfig(
     steps=24, prompts_per_step=16, minibatches=1, updates_per_batch=2, micro_batch_size=16, lr=5e-3,
-    critic_lr=1e-2, max_new_tokens=8, kl_coef=0.1, stop_kl=None, warmup=1, device="cpu",
+    critic_lr=1e-2, max_new_tokens=8, kl_coef=0.1, stop_kl=None, warmup_steps=1, device="cpu",
 )  # fmt: skip
 
 
@@ -621,7 +621,8 @@ holds(known["default"] > 0.2 > 0.1 > large, "rewards 100 times as large leave th
 
 # %%
 config = PPOConfig(
-    steps=12, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3, warmup=1,
+    steps=12, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3,
+    warmup_steps=1,
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)

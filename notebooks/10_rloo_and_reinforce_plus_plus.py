@@ -352,7 +352,7 @@ holds(erased.abs().max() < 1e-4, "with the bug the mean of every response is 0")
 
 # %%
 config = ReinforcePPConfig(
-    steps=10, prompts_per_step=48, minibatches=2, micro_batch_size=64, lr=7e-4, warmup=1,
+    steps=10, prompts_per_step=48, minibatches=2, micro_batch_size=64, lr=7e-4, warmup_steps=1,
     kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 
@@ -472,7 +472,7 @@ trained["REINFORCE++-baseline"] = run(
     dataclasses.replace(config, variant="baseline", **with_groups)
 )
 of_rloo = RLOOConfig(
-    steps=10, minibatches=2, micro_batch_size=64, lr=7e-4, warmup=1, kl_coef=0.05, stop_kl=None,
+    steps=10, minibatches=2, micro_batch_size=64, lr=7e-4, warmup_steps=1, kl_coef=0.05, stop_kl=None,
     device="cpu", **with_groups,
 )  # fmt: skip
 trained["RLOO"] = run(of_rloo, rloo_engine.train)

@@ -180,8 +180,8 @@ def exact(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
 
 def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
     """Train a copy of the base model; returns the metrics and the policy."""
-    shared = dict(prompts_per_step=8, group_size=8, lr=2e-3, warmup=3, stop_kl=None)
-    shared |= dict(max_new_tokens=8, max_norm=1e9, eval_every=1, steps=36, kl_coef=0.0)
+    shared = dict(prompts_per_step=8, group_size=8, lr=2e-3, warmup_steps=3, stop_kl=None)
+    shared |= dict(max_new_tokens=8, max_grad_norm=1e9, eval_every=1, steps=36, kl_coef=0.0)
     config = from_variant(variant, **(shared | changes))
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
     run = Run(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)

@@ -193,7 +193,7 @@ examples = [
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=40, n_layer=2, n_head=4, n_embd=96)
 base = GPT(shape).initialize(make_generator(0, "weights"))
 finetuning.train(
-    finetuning.FinetuningConfig(lr=4e-3, batch_size=32, warmup=30, eval_every=380, device="cpu"),
+    finetuning.FinetuningConfig(lr=4e-3, batch_size=32, warmup_steps=30, eval_every=380, device="cpu"),
     base, examples[320:], examples[:320], MetricLog(380), eos_id=tokenizer.eos_id,
 )  # fmt: skip
 params = SamplingParams(max_new_tokens=16)

@@ -148,7 +148,7 @@ print("rejected: ", tokenizer.decode(first.rejected[:-1]))
 def learn(seed):
     """A reward model: the base with a scalar head, three passes over the few labels."""
     model = RewardModel.from_policy(base, "last_token", make_generator(seed, "head"))
-    config = RewardModelConfig(batch_size=8, lr=2e-3, warmup=5, seed=seed)
+    config = RewardModelConfig(batch_size=8, lr=2e-3, warmup_steps=5, seed=seed)
     train(model, labels, config, MetricLog(30), eos_id=tokenizer.eos_id)
     model.normalize_on(pairing.collate_pairs(labels[::3], tokenizer.eos_id))
     return model.requires_grad_(False)
@@ -249,7 +249,7 @@ def look_at(policy, reference, step):
 # %%
 # stop_kl: a limit far away, so the KL is logged and stops nothing
 config = grpo_engine.GRPOConfig(
-    steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
+    steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup_steps=3, minibatches=1,
     kl_coef=0.0, stop_kl=1e3, max_new_tokens=40, eval_every=5, seed=0,
 )  # fmt: skip
 policy = saved_models.base()[0]
@@ -510,7 +510,7 @@ pairs = [continual.as_row(pair, tokenizer, 0) for pair in labels]
 refresh = continual.ContinualRewardModel(
     proxy_again, tokenizer, reviews.prompts("train"), WorldAnnotator(reviews),
     RewardModelConfig(
-        pairs=2800, held_out_pairs=120, responses_per_prompt=8, batch_size=4, lr=2e-3, warmup=5
+        pairs=2800, held_out_pairs=120, responses_per_prompt=8, batch_size=4, lr=2e-3, warmup_steps=5
     ),
     continual.History(continual.visits_of(pairs)), probe=held_out,
 )  # fmt: skip

@@ -279,7 +279,7 @@ plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = run.optimizer_
 
 # %%
 config = DPOConfig(
-    steps=40, batch_size=16, lr=7e-4, warmup=8, beta=0.1, held_out_pairs=120, eval_every=20,
+    steps=40, batch_size=16, lr=7e-4, warmup_steps=8, beta=0.1, held_out_pairs=120, eval_every=20,
     device="cpu",
 )  # fmt: skip
 direct = copy.deepcopy(base)

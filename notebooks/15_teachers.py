@@ -158,7 +158,7 @@ documents = reviews.corpus(3000, seed=5)
 good = [d for d in documents if reviews.gold_reward(d, d.response, True) >= 0.7]
 teacher = copy.deepcopy(student)
 finetuning.train(
-    finetuning.FinetuningConfig(batch_size=16, lr=1e-3, warmup=5, eval_every=60, device="cpu"),
+    finetuning.FinetuningConfig(batch_size=16, lr=1e-3, warmup_steps=5, eval_every=60, device="cpu"),
     teacher, [encode_record(d, tokenizer) for d in good], [], MetricLog(60),
     eos_id=tokenizer.eos_id,
 )  # fmt: skip
@@ -279,7 +279,7 @@ holds(
 
 # %%
 config = KDGRPOConfig(
-    steps=14, prompts_per_step=6, group_size=8, lr=1e-3, warmup=3, minibatches=2, kl_coef=0.0,
+    steps=14, prompts_per_step=6, group_size=8, lr=1e-3, warmup_steps=3, minibatches=2, kl_coef=0.0,
     pretraining_coef=0.0, max_new_tokens=40, device="cpu", eval_every=1000,
 )  # fmt: skip
 gold = RuleReward(reviews.gold_reward, "gold reward")
@@ -457,7 +457,7 @@ plots.neighbours("kd_grpo", "on_policy_distillation")
 
 # %%
 shared = dict(
-    steps=10, lr=1e-3, warmup=2, minibatches=2, max_new_tokens=40, micro_batch_size=48, kl_coef=0.0,
+    steps=10, lr=1e-3, warmup_steps=2, minibatches=2, max_new_tokens=40, micro_batch_size=48, kl_coef=0.0,
     device="cpu", eval_every=1000,
 )  # fmt: skip
 alone = shared | dict(prompts_per_step=48, group_size=1)

@@ -108,7 +108,7 @@ tokenizer = load_tokenizer("glassbox")
 shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=96, n_layer=2, n_head=2, n_embd=96)
 base = GPT(shape).initialize(make_generator(0, "weights"))
 pretraining_config = pretraining.PretrainingConfig(
-    steps=550, batch_size=16, lr=6e-3, warmup=30, eval_every=550, device="cpu"
+    steps=550, batch_size=16, lr=6e-3, warmup_steps=30, eval_every=550, device="cpu"
 )
 corpus = WorldCorpus("reviews", tokenizer, pretraining_config.batch_size, seed=0)
 pretraining.train(pretraining_config, base, corpus, MetricLog(550))

@@ -489,7 +489,7 @@ models = {
 letters = RuleReward(lambda record, text, ended: text.count("e") / max(len(text), 1), "letters e")
 prompts = [PromptRecord(f"Write about {topic}: ") for topic in ("bread", "rain", "cats", "stars")]
 config = GRPOConfig(
-    steps=15, prompts_per_step=4, group_size=16, minibatches=1, lr=1e-2, warmup=1, kl_coef=0.02,
+    steps=15, prompts_per_step=4, group_size=16, minibatches=1, lr=1e-2, warmup_steps=1, kl_coef=0.02,
     stop_kl=None, max_new_tokens=12, micro_batch_size=64, device="cpu",
 )  # fmt: skip
 learned = {}

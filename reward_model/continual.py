@@ -24,7 +24,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, keep_until, noted, read_jsonl
+from harness.files import append_jsonl, display_path, keep_until, read_jsonl, record_input
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, steps_of_passes
 from harness.seeds import derive_seed, make_generator
@@ -83,7 +83,7 @@ def read_visits(path: Path) -> list[Visit]:
             f"no pairs to replay at {display_path(path)}: give a reward model's run folder with "
             "--reward-model, or --no-refresh-reward-model"
         )
-    return visits_of(read_jsonl(noted(path)))
+    return visits_of(read_jsonl(record_input(path)))
 
 
 def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:

@@ -100,7 +100,7 @@ class RewardModelConfig(SupervisedFlags, PairFileFlags, ModelFlags):
     """Responses per forward pass, but at least all of one prompt; changes memory and speed, never the
     gradient. Default: all of a step."""
     lr: NotNegative = 2e-3
-    warmup: Count = 20
+    warmup_steps: Count = 20
     weight_decay: NotNegative = 0.01
     pair_weighting: Literal["pair", "prompt"] = "pair"
     """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
@@ -142,7 +142,7 @@ def train(
     ):  # the pairs may have taken longer than the training
         steps.state.save(folder)
     model.eval()  # no dropout: the scores in training are the scores in use
-    model.gpt.checkpoint_blocks = config.checkpoint_blocks
+    model.gpt.gradient_checkpointing = config.gradient_checkpointing
     seed = derive_seed(config.seed, "pair order")
     for step in steps:
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()

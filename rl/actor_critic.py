@@ -55,7 +55,7 @@ class ActorCriticConfig(TextConfig):
 
     rates = ("lr", "critic_lr")
     # c_v. The critic's weights and Adam are its own, and Adam ignores a constant factor: the weight of
-    # the value loss acts through max_norm alone.
+    # the value loss acts through max_grad_norm alone.
     value_coef = 0.1
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class ValueModel(nn.Module):
 
 def train_critic(run: Run, critic: ValueModel, lr: float) -> ValueModel:
     """Before the first step: let each train the critic too, by an AdamW with this peak rate."""
-    critic.eval().gpt.checkpoint_blocks = run.policy.checkpoint_blocks
+    critic.eval().gpt.gradient_checkpointing = run.policy.gradient_checkpointing
     optimizer = adamw(critic, lr, weight_decay=0.0)
     run.trained.append((critic, optimizer, lr))
     run.parts |= {"value_model": critic, "critic_optimizer": optimizer}

@@ -102,7 +102,7 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """Rows per forward pass, two a pair; changes memory and speed, never the gradient."""
     lr: NotNegative = 4e-4
     """Peak learning rate; a cosine brings it to a tenth."""
-    warmup: Count = 20
+    warmup_steps: Count = 20
     """Steps of linear warm-up."""
     held_out_pairs: Count = 256
     """Held-out pairs that are scored with every validation; 0 skips them."""
@@ -227,7 +227,7 @@ def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
 
 def cosine(config: DPOConfig, step: int) -> float:
     """The share of the peak learning rate at 0-based `step`: a warm-up, then a cosine to a tenth."""
-    return cosine_schedule(step, config.steps or STEPS, peak=1.0, warmup=config.warmup)
+    return cosine_schedule(step, config.steps or STEPS, peak=1.0, warmup_steps=config.warmup_steps)
 
 
 def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1

@@ -32,7 +32,7 @@ from data.sources import default_folder, has_annotator, source
 from gpt.lora import fit_for_training
 from harness.errors import UserError
 from harness.files import read_object
-from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, KLLimit, NotNegative
+from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, KLNats, NotNegative
 from harness.run_folder import CONFIG_FILE
 from reward_model.continual import ContinualRewardModel, History, history_count, read_visits
 from reward_model.pairs import as_pair
@@ -44,7 +44,7 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.rewards.reward import made_of
+from rl.rewards.reward import components
 from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
@@ -78,7 +78,7 @@ class IterativeGRPOConfig(EngineConfig):
     kl_estimator: Literal["k3", "k2"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference)."""
 
-    stop_kl: KLLimit | None = 8.0
+    stop_kl: KLNats | None = 8.0
     """Stop once the KL per response from the start, not from an iteration's reference, exceeds this
     many nats, and keep the last policy inside them."""
 
@@ -161,7 +161,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
     """What `train` needs besides the task: the reward model with its pairs and an annotator."""
     if not config.refresh_reward_model or config.iterations == 1:
         return {}
-    models = made_of(task.reward_fn).reward_models
+    models = components(task.reward_fn).reward_models
     if len(models) != 1:
         raise UserError(
             f"the reward is the {task.reward_name}, not a reward model that could be trained "
@@ -187,9 +187,9 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         epochs=1,
         batch_size=config.reward_batch_size,
         lr=learning_rate(folder),
-        warmup=5,
+        warmup_steps=5,
         precision=config.precision,
-        checkpoint_blocks=config.checkpoint_blocks,
+        gradient_checkpointing=config.gradient_checkpointing,
         seed=config.seed,
     )
     fit_for_training(config, models[0].gpt)

@@ -43,7 +43,7 @@ from rl.equations.advantages import process_advantages
 from rl.equations.kl import k3
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.rewards.reward import made_of
+from rl.rewards.reward import components
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
@@ -77,7 +77,7 @@ class ProcessGRPOConfig(EngineConfig):
 
 def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:
     """The source of step rewards that the flags ask for, as `train` takes it."""
-    kind, models = config.steps_from, made_of(task.reward_fn).reward_models
+    kind, models = config.steps_from, components(task.reward_fn).reward_models
     if len(models) > 1 and kind in ("auto", "reward_model"):
         raise UserError(
             "the scores after each sentence are those of one reward model: name one, or use "

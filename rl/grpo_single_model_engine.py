@@ -48,7 +48,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from harness.flags import AboveZero, AtLeastOne, KLLimit, NotNegative
+from harness.flags import AboveZero, AtLeastOne, KLNats, NotNegative
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, Update
 from rl.equations.advantages import group_advantages
@@ -81,7 +81,7 @@ class SingleModelGRPOConfig(EngineConfig):
     """beta, the weight of the penalty on leaving the policy of this batch."""
     kl_target: AboveZero | None = None
     """Nats per response from the old policy, per batch (kl_old_new), that kl_coef holds by moving."""
-    stop_kl: KLLimit | None = None
+    stop_kl: KLNats | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
 
     kl_horizon = 1_000  # responses over which kl_coef moves towards kl_target

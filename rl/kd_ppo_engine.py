@@ -57,7 +57,7 @@ from rl.actor_critic import (
 from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.rewards.reward import RewardFn, made_of
+from rl.rewards.reward import RewardFn, components
 from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherFlags,
@@ -101,7 +101,7 @@ def rewards_of_tokens(
     """What the teacher gives to each token, where the placement asks for that."""
     if config.placement == "terminal":
         return None
-    token_rewards = made_of(reward_fn).token_rewards
+    token_rewards = components(reward_fn).token_rewards
     if token_rewards is None:
         raise ValueError(
             "placement dense takes a teacher's reward apart that is a sum over tokens, and this reward "

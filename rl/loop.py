@@ -44,7 +44,7 @@ from rl.equations.advantages import score_missing_eos
 from rl.equations.kl import FixedKL
 from rl.rewards.reward import RewardFn, checked_rewards
 from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
-from rl.run.kl_limit import InsideLimit
+from rl.run.kl_limit import KLLimit
 from rl.run.metrics import (
     ClipMask,
     StepBatch,
@@ -106,7 +106,7 @@ class Run:
         # Nats per response from the start at which the run stops early; None: it does not.
         self.kl_limit = config.stop_kl if isinstance(config, EngineConfig) else None
         self.parts["kl"] = self.kl
-        self.inside: InsideLimit | None = None
+        self.inside: KLLimit | None = None
         self.state: TrainingState | None = None  # from the first step on
         self.ended = False
         # Of the step that is under way, and of its optimizer step.
@@ -139,7 +139,7 @@ class Run:
         """
         if self.state is None:
             if self.kl_limit is not None:
-                self.parts["inside"] = self.inside = InsideLimit(self.policy, self.kl_limit)
+                self.parts["inside"] = self.inside = KLLimit(self.policy, self.kl_limit)
             self.state = TrainingState(self.parts, self.generators)
             if self.config.resume and self.folder is not None:
                 self.state.load(self.folder)
@@ -161,7 +161,7 @@ class Run:
                 for _, optimizer, peak in self.trained:
                     set_learning_rate(optimizer, peak * share(self.config, step))
                 self.clock, self.meter = Stopwatch(), UpdateMeter(self.clip_mask)
-                self.log.begins()
+                self.log.start_step()
                 yield step
                 if self.ended:
                     return
@@ -272,13 +272,13 @@ class Run:
         self.meter.add_tokens(scores, given.old, given.advantages, batch, **measured)
 
     def optimizer_step(self, **losses: float) -> Tensor:
-        """Clip the gradient at `max_norm` and let AdamW step; returns the norm from before the clip.
+        """Clip the gradient at `max_grad_norm` and let AdamW step; returns the norm from before the clip.
 
         A critic's gradient is clipped by its own norm: one over both would let a critic that is far off
         shrink the policy's step. `losses` are what the logged loss is made of.
         """
         norm, *of_critic = [
-            clip_and_step(optimizer, model.parameters(), self.config.max_norm)
+            clip_and_step(optimizer, model.parameters(), self.config.max_grad_norm)
             for model, optimizer, _ in self.trained
         ]
         self.meter.add_update(self.loss, norm, of_critic[0] if of_critic else None, **losses)
@@ -358,4 +358,4 @@ class Run:
         self.log.write(step=done, **row)
         state.stopped = bool(undone)
         self.ended = last
-        keep_state(state, self.folder, self.config.checkpoint_every, last=last)
+        keep_state(state, self.folder, self.config.save_every, last=last)

@@ -2,7 +2,7 @@
 
     python -m rl.memory runs/smollm2 --data instructions      a run's folder, or published weights
     python -m rl.memory gpt2                                  a preset
-    python -m rl.memory gpt2-xl --engine ppo --lora-rank 16 --checkpoint-blocks
+    python -m rl.memory gpt2-xl --engine ppo --lora-rank 16 --gradient-checkpointing
 
 The sizes of tensors follow from the shapes, but for what autograd keeps: one block is run, on a CPU, and
 asked. docs/lora.md has measured peaks. Letters: V vocabulary, D width, L layers, P weights of a model,
@@ -63,7 +63,7 @@ class MemoryConfig:
     """Rank of LoRA's adapters; 0 trains all weights."""
     precision: Literal["float32", "bfloat16"] | None = None
     """Precision of the computations; frozen models have their linear layers in it."""
-    checkpoint_blocks: bool = False
+    gradient_checkpointing: bool = False
     """Compute activations again in the backward pass."""
 
 
@@ -106,7 +106,7 @@ def kept(shape: GPTConfig, config: Any, batch: ResponseBatch, layers: int) -> in
     """Bytes that a forward of a model of so many layers keeps for its backward, without its weights."""
     vocabulary = 2 + int(batch.tokens.max())
     model: GPT = build(replace(shape, n_layer=layers, vocab_size=vocabulary)).eval()
-    model.checkpoint_blocks = config.checkpoint_blocks
+    model.gradient_checkpointing = config.gradient_checkpointing
     if config.lora_rank:
         add_adapters(model, config.lora_rank)
         model.wte.requires_grad_(True)  # one block alone would have no gradient before its adapters
@@ -127,8 +127,8 @@ def kept(shape: GPTConfig, config: Any, batch: ResponseBatch, layers: int) -> in
 def activations(shape: GPTConfig, config: Any, batch: ResponseBatch) -> int:
     """What all layers keep, from one and two of them; a checkpointed block is computed again, whole."""
     one, two = (kept(shape, config, batch, layers) for layers in (1, 2))
-    again = kept(shape, replace(config, checkpoint_blocks=False), batch, 1) - one
-    return one + (two - one) * (shape.n_layer - 1) + (again if config.checkpoint_blocks else 0)
+    again = kept(shape, replace(config, gradient_checkpointing=False), batch, 1) - one
+    return one + (two - one) * (shape.n_layer - 1) + (again if config.gradient_checkpointing else 0)
 
 
 def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:

@@ -37,7 +37,7 @@ from gpt.corpus import Corpus
 from gpt.generate import Mixture
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
-from harness.flags import AtLeastOne, KLLimit, NotNegative, Range
+from harness.flags import AtLeastOne, KLNats, NotNegative, Range
 from harness.tensors import masked_sum
 from rl.batches.rollout import Update
 from rl.equations.losses import (
@@ -48,7 +48,7 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.reward import made_of
+from rl.rewards.reward import components
 from rl.rewards.teacher_reward import (
     TeacherFlags,
     TeacherReward,
@@ -78,7 +78,7 @@ class MiniLLMConfig(TeacherFlags, TextConfig):
     """Inner epochs of shuffled minibatches over each rollout batch (the paper's code: 4)."""
     kl_coef: float = 0.0
     """Must be 0: the KL to the teacher is the whole loss, and there is no reference."""
-    stop_kl: KLLimit | None = None
+    stop_kl: KLNats | None = None
     """Must be left out: no KL to a reference is measured in training."""
     clip_range: NotNegative = 0.2
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
@@ -140,7 +140,7 @@ def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
     """
     config: MiniLLMConfig = run.config
     text = text_of(config, corpus)
-    policy, teacher = run.policy, made_of(run.reward_fn).teacher  # line 1
+    policy, teacher = run.policy, components(run.reward_fn).teacher  # line 1
     assert teacher is not None, "the reward of this run brings no teacher"
     mixture = Mixture(teacher, config.teacher_share)
     run.clip_mask = clip_mask(config.clip_range)  # for the log

@@ -46,12 +46,12 @@ from gpt.log_probs import TokenScores, forward_kl, token_scores, token_scores_an
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.flags import AtLeastOne, KLLimit
+from harness.flags import AtLeastOne, KLNats
 from rl.batches.rollout import Rollout, Update, sample_rollout, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.reward import made_of
+from rl.rewards.reward import components
 from rl.rewards.teacher_reward import (
     TeacherReward,
     refuse_other_rewards,
@@ -84,7 +84,7 @@ class OnPolicyDistillationConfig(EngineConfig):
     """Responses per prompt; there is no baseline, so one is enough, but not for a teacher self."""
     kl_coef: float = 0.0
     """Must be 0: the KL to the teacher is the whole loss, and there is no reference."""
-    stop_kl: KLLimit | None = None
+    stop_kl: KLNats | None = None
     """Must be left out: no KL to a reference is measured in training."""
 
     @property
@@ -224,7 +224,7 @@ def train(run: Run) -> list[dict[str, Any]]:
     check of the answers.
     """
     config: OnPolicyDistillationConfig = run.config
-    made, policy = made_of(run.reward_fn), run.policy
+    made, policy = components(run.reward_fn), run.policy
     check = made.check if config.taught_by_itself else None
     teacher = policy if check is not None else made.teacher  # line 1
     assert teacher is not None, "the reward of this run brings neither a teacher nor a check"
@@ -274,7 +274,7 @@ def teacher_reward(config: OnPolicyDistillationConfig, teacher: GPT) -> TeacherR
 
 def require_check(config: OnPolicyDistillationConfig, task: Task) -> dict[str, Any]:
     """UserError unless a rule says which answers are right, where the policy is its own teacher."""
-    if config.taught_by_itself and made_of(task.reward_fn).check is None:
+    if config.taught_by_itself and components(task.reward_fn).check is None:
         raise UserError(
             f"--teacher self: the reward is {task.reward_name}, which does not say which answers are "
             "right: take data whose answers a rule checks, such as --data sums, or another teacher"

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpt.corpus import Corpus
-from gpt.lora import trunk_to_train
+from gpt.lora import critic_trunk
 from harness.errors import UserError
 from harness.flags import AboveZero, AtLeastOne, NotNegative
 from rl.actor_critic import (
@@ -44,7 +44,7 @@ from rl.actor_critic import (
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.rewards.reward import made_of
+from rl.rewards.reward import components
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance
 from rl.run.pretraining_loss import open_text, text_gradient, text_of
@@ -119,7 +119,7 @@ def train(
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     """The critic's start and, for PPO-ptx, the text, as `train` wants them."""
-    learned = next(iter(made_of(task.reward_fn).reward_models), None)
+    learned = next(iter(components(task.reward_fn).reward_models), None)
     if config.critic == "reward_model" and learned is None:
         raise UserError(
             f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "
@@ -128,7 +128,7 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if learned is not None and config.critic != "policy":
         extra["value_model"] = ValueModel.from_reward_model(
-            learned, trunk_to_train(config, learned.gpt)
+            learned, critic_trunk(config, learned.gpt)
         )
     else:
         extra["value_model"] = ValueModel.from_policy(task.policy)

@@ -36,7 +36,7 @@ from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
-from rl.rewards.reward import RewardFn, is_function, made_of, open_reward, open_rule
+from rl.rewards.reward import RewardFn, components, is_function, open_reward, open_rule
 from rl.run.config import RunFlags
 
 
@@ -193,7 +193,7 @@ class Talk:
         def scored(reward: RewardFn | None) -> float | None:
             """None for a rule that does not know the prompt."""
             known = bool(record.meta) or record.answer is not None
-            if reward is None or (made_of(reward).reads_records and not known):
+            if reward is None or (components(reward).reads_records and not known):
                 return None
             return float(reward(rollout))
 

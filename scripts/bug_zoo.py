@@ -69,8 +69,8 @@ from studies.pages import significant
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 SHARED: dict[str, Any] = dict(
-    steps=30, lr=1e-3, warmup=3, kl_coef=0.05, stop_kl=None, max_new_tokens=20, eval_every=10,
-    micro_batch_size=64, test_prompts=0, eval_prompts=64, checkpoint_every=1000, data="letters",
+    steps=30, lr=1e-3, warmup_steps=3, kl_coef=0.05, stop_kl=None, max_new_tokens=20, eval_every=10,
+    micro_batch_size=64, test_prompts=0, eval_prompts=64, save_every=1000, data="letters",
 )  # fmt: skip
 GROUPED = SHARED | dict(prompts_per_step=8, group_size=8, minibatches=2, updates_per_batch=2)
 WITHOUT_KL: dict[str, Any] = dict(lr=4e-4, stop_kl=100.0)  # the KL is measured all the same
@@ -197,7 +197,7 @@ def old_is_new() -> Iterator[None]:
 
 def step_of_the_policy_alone(self: Run, **losses: float) -> Tensor:
     (policy, optimizer, _), (critic, _, _) = self.trained
-    norm = clip_and_step(optimizer, policy.parameters(), self.config.max_norm)
+    norm = clip_and_step(optimizer, policy.parameters(), self.config.max_grad_norm)
     gradients = [p.grad for p in critic.parameters() if p.grad is not None]
     self.meter.add_update(self.loss, norm, torch.nn.utils.get_total_norm(gradients), **losses)
     return norm

@@ -179,7 +179,7 @@ def plan(config: TeacherConfig, work: Work, folder: Path, done: int) -> Plan:
 def train(config: TeacherConfig, work: Work, log: MetricLog, folder: Path) -> list[dict[str, Any]]:
     settings = replace(
         FINETUNING, seed=config.seed, resume=config.resume, precision=config.precision,
-        checkpoint_every=config.checkpoint_every,
+        save_every=config.save_every,
     )  # fmt: skip
     return finetuning.train(
         settings, work.model, work.examples, [], log, eos_id=work.tokenizer.eos_id, folder=folder

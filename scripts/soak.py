@@ -72,7 +72,7 @@ class Run:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it, with --resume where there is something to resume."""
-        flags = f"{SCRIPTS[self.module]} --steps {STEPS} --device cpu --checkpoint-every 1"
+        flags = f"{SCRIPTS[self.module]} --steps {STEPS} --device cpu --save-every 1"
         flags += f" --ranks {self.ranks} --out {self.folder}"
         if (self.folder / STATE_FILE).exists() or (self.folder / MODEL_FILE).exists():
             flags += " --resume"

@@ -43,7 +43,7 @@ from harness.paths import RUNS
 from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.model import RewardModelReward
-from rl.rewards.reward import RewardFn, made_of, open_rule
+from rl.rewards.reward import RewardFn, components, open_rule
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import Evaluation, evaluate, win_rate
 from studies.best_of import best_of_n
@@ -330,7 +330,7 @@ def compare(config: StudyConfig, study: Study, folder: Path, done: set[str]) -> 
     """The measurements of the baselines, and of every run that is done."""
     judge = open_judge(config, study, folder)
     results: Measured = {"base model": [judge.measure(judge.base)]}
-    teacher = made_of(judge.reward).teacher
+    teacher = components(judge.reward).teacher
     if teacher is not None:
         results["teacher"] = [judge.measure(teacher)]
     if study.best_of:

@@ -76,15 +76,15 @@ TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
 # Flags of every engine that samples: 4 prompts with 8 answers, two optimizer steps.
 SAMPLED: dict[str, Any] = dict(
-    lr=2e-5, warmup=2, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
+    lr=2e-5, warmup_steps=2, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
     temperature=TEMPERATURE, max_new_tokens=LONGEST, missing_eos_penalty=1.0, eval_prompts=0,
-    test_prompts=0, checkpoint_every=8,
+    test_prompts=0, save_every=8,
 )  # fmt: skip
 ANCHORED = SAMPLED | dict(kl_coef=0.1, stop_kl=8.0)
 TAUGHT = SAMPLED | dict(missing_eos_penalty=0.0, stop_kl=None)
 SINGLY = dict(prompts_per_step=32, group_size=1)  # the same number of answers, one a prompt
 FIT = dict(max_prompt_tokens=512, max_response_tokens=256)
-RECORDED = dict(batch_size=BATCH, warmup=10)  # of what reads the pairs
+RECORDED = dict(batch_size=BATCH, warmup_steps=10)  # of what reads the pairs
 
 
 class Recipe(NamedTuple):

@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_the_splits_that_it_began_with(
     used = set[int]()
     monkeypatch.setattr(records, "split_rule", lambda: used.add(files.split_rule()) or 2)
     monkeypatch.setattr(MetricLog, "write", crash)
-    config = replace(config, out=place / "run", checkpoint_every=1)
+    config = replace(config, out=place / "run", save_every=1)
     with pytest.raises(Crash):
         main(config)
     assert used == {2}

@@ -26,14 +26,14 @@ from rl.grpo_iterative_engine import IterativeGRPOConfig
 from rl.run import engine as run_engine
 
 CPU: dict[str, Any] = {"device": "cpu"}
-PRETRAINING: dict[str, Any] = CPU | dict(steps=6, batch_size=8, warmup=2, eval_every=4)
+PRETRAINING: dict[str, Any] = CPU | dict(steps=6, batch_size=8, warmup_steps=2, eval_every=4)
 REWARD_MODEL: dict[str, Any] = CPU | dict(
     pairs=64, held_out_pairs=32, steps=4, batch_size=16, max_response_tokens=16
 )
 FINETUNING: dict[str, Any] = CPU | dict(steps=4, batch_size=8, max_response_tokens=64, eval_every=2)
 GRPO: dict[str, Any] = CPU | dict(
     steps=3, prompts_per_step=4, group_size=4, max_new_tokens=12, eval_every=2, eval_prompts=8,
-    test_prompts=8, checkpoint_every=2,
+    test_prompts=8, save_every=2,
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(RECORDED, place, dirs_exist_ok=True)
     flags = "--model base --reward gold --out run --steps 4 --prompts-per-step 2 --group-size 4 "
     flags += "--minibatches 1 --max-new-tokens 8 --eval-every 2 --eval-prompts 4 --test-prompts 4 "
-    flags += "--checkpoint-every 2 --device cpu --ranks 1 --stop-kl None --resume"
+    flags += "--save-every 2 --device cpu --ranks 1 --stop-kl None --resume"
     done = command("-m", "rl.grpo_engine", *flags.split(), cwd=place)
     assert done.returncode == 0, done.stderr
     return place / "run"

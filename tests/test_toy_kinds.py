@@ -64,7 +64,7 @@ from rl.rewards.reward import MadeOf
 
 
 class Brief:
-    name, made_of = "brief", MadeOf()
+    name, components = "brief", MadeOf()
 
     def __call__(self, rollout):
         return -rollout.lengths.float()
@@ -75,7 +75,7 @@ def open_kind(choice, tokenizer, device):
 """
 FLAGS: dict[str, Any] = dict(
     device="cpu", steps=1, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2,
-    max_new_tokens=8, checkpoint_every=1, lr=1e-2,
+    max_new_tokens=8, save_every=1, lr=1e-2,
 )  # fmt: skip
 
 

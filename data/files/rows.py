@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.errors import UserError
-from harness.files import noted, require_regular
+from harness.files import record_input, require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
@@ -194,7 +194,7 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         if Path(path).is_dir():
             raise UserError(f"{path} is a folder: {of_folder(Path(path))}")
-        require_regular(noted(Path(path)))
+        require_regular(record_input(Path(path)))
         with open(path, "rb") as file:
             kind = _kind(file.read(300), COMPRESSED)
             file.seek(0)

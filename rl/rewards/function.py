@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.files import expanded, noted
+from harness.files import expanded, record_input
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_gather_list, on_main, shard_block
 from rl.batches.rollout import Rollout
@@ -60,7 +60,7 @@ def open_function(reward: str) -> FunctionReward:
     with undone():
         module = _imported(where)
     for path in files_behind(module):
-        noted(path)
+        record_input(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"--reward {reward}: {where} has no function {name!r}")

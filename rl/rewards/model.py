@@ -19,7 +19,7 @@ from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.files import display_path, noted, read_jsonl
+from harness.files import display_path, read_jsonl, record_input
 from harness.paths import MODEL_FILE
 from reward_model.pairs import as_pair
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -94,7 +94,7 @@ class RewardModelReward:
     name = "reward model"
 
     @property
-    def made_of(self) -> MadeOf:
+    def components(self) -> MadeOf:
         return MadeOf(reward_models=(self.model,), token_columns=partial(prefix_scores, self.model))
 
     def __call__(self, rollout: Rollout) -> Tensor:
@@ -131,10 +131,10 @@ class EnsembleReward:
                     model.normalize_on(reference.to(model.device), micro_batch_size)
 
     @property
-    def made_of(self) -> MadeOf:
+    def components(self) -> MadeOf:
         """Its members; of each token the first one says what it thinks."""
         models = tuple(member.model for member in self.members)
-        return MadeOf(reward_models=models, token_columns=self.members[0].made_of.token_columns)
+        return MadeOf(reward_models=models, token_columns=self.members[0].components.token_columns)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
@@ -160,7 +160,7 @@ def reference_responses(
     path = folder.resolve() / "held_out_pairs.jsonl"
     if not path.exists():
         return None
-    kept = [as_pair(row, tokenizer) for row in read_jsonl(noted(path))[:pairs]]
+    kept = [as_pair(row, tokenizer) for row in read_jsonl(record_input(path))[:pairs]]
     rows = [(pair.prompt, side) for pair in kept for side in (pair.chosen, pair.rejected)]
     rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
     if not rows:

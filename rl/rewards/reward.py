@@ -62,7 +62,7 @@ class Check(RewardFn, Protocol):
 
 @dataclass(frozen=True)
 class MadeOf:
-    """What a reward is made of, which each class of rewards says by its `made_of`."""
+    """What a reward is made of, which each class of rewards says by its `components`."""
 
     reward_models: tuple[RewardModel, ...] = ()
     teacher: GPT | None = None
@@ -76,9 +76,9 @@ class MadeOf:
     token_columns: Callable[[Rollout], dict[str, Tensor]] | None = None
 
 
-def made_of(reward_fn: RewardFn | None) -> MadeOf:
+def components(reward_fn: RewardFn | None) -> MadeOf:
     """What a reward says it is made of; nothing for none, and for a function that says nothing."""
-    return getattr(reward_fn, "made_of", MadeOf())
+    return getattr(reward_fn, "components", MadeOf())
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class RuleReward:
     name: str
 
     @property
-    def made_of(self) -> MadeOf:
+    def components(self) -> MadeOf:
         return MadeOf(reads_records=True)
 
     def __call__(self, rollout: Rollout) -> Tensor:
@@ -208,7 +208,7 @@ def open_reward(
 ) -> RewardFn:
     """The reward that the flags ask for; `rule` is what `open_rule` has found."""
     kind, data = config.reward, config.data
-    checks = made_of(rule).check is not None
+    checks = components(rule).check is not None
     if is_function(kind):
         if config.reward_model and not has_annotator(data):  # PG-GRPO reads recorded pairs there
             raise _unused(config, f"function {kind}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from gpt.model import GPT
 from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
-from harness.flags import AtLeastOne, KLLimit, NotNegative
+from harness.flags import AtLeastOne, KLNats, NotNegative
 from harness.tensors import masked_mean, masked_sum
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs
 from rl.equations.losses import token_mean
@@ -49,7 +49,7 @@ class TeacherReward:
     name = "teacher"
 
     @property
-    def made_of(self) -> MadeOf:
+    def components(self) -> MadeOf:
         return MadeOf(
             teacher=self.teacher,
             distance=self.distance,
@@ -118,7 +118,7 @@ class TeacherFlags:
 class MovingReference:
     """KL to the reference"""
 
-    stop_kl: KLLimit | None = None
+    stop_kl: KLNats | None = None
     """Stop once the KL per response from the start exceeds this many nats, however often the reference
     is renewed, and keep the last policy inside them."""
     renew_reference: AtLeastOne | None = None

@@ -109,7 +109,7 @@ class VerifiableReward(RuleReward):
     reads: Callable[[PromptRecord, str], str | None] | None = None  # finds answers, to be counted
 
     @property
-    def made_of(self) -> MadeOf:
+    def components(self) -> MadeOf:
         return MadeOf(check=self, reads_records=True)
 
     def __call__(self, rollout: Rollout) -> Tensor:

@@ -17,7 +17,7 @@ from harness.flags import (
     AboveZero,
     AtLeastOne,
     Count,
-    KLLimit,
+    KLNats,
     Limit,
     NotNegative,
 )
@@ -46,9 +46,9 @@ class RunFlags(ModelFlags):
     """Rows per forward pass; changes memory and speed, never the gradient."""
     lr: NotNegative = 2e-4
     """Peak learning rate, constant after the warm-up."""
-    warmup: Count = 5
+    warmup_steps: Count = 5
     """Batches of linear warm-up."""
-    max_norm: Limit = 1.0
+    max_grad_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
     temperature: AboveZero = 1.0
     """tau, the same for sampling and scoring."""
@@ -100,7 +100,7 @@ class EngineConfig(RunFlags):
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
     kl_target: AboveZero | None = None
     """Nats per response that kl_coef holds by moving after each batch; default: it stays."""
-    stop_kl: KLLimit | None = 6.0
+    stop_kl: KLNats | None = 6.0
     """Stop once the KL per response from the start exceeds this many nats, and keep the last policy
     inside them."""
 
@@ -164,4 +164,4 @@ def require_groups(config: EngineConfig) -> None:
 
 def warmed_up(config: EngineConfig, step: int) -> float:
     """The share of the learning rate at 0-based `step`: linear warm-up, then 1; 0 before step 0."""
-    return min(max(step + 1, 0) / max(config.warmup, 1), 1.0)
+    return min(max(step + 1, 0) / max(config.warmup_steps, 1), 1.0)

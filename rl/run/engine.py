@@ -104,7 +104,7 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
-def beside_steps(config: RunFlags, task: Task, done: int) -> float:
+def extra_steps(config: RunFlags, task: Task, done: int) -> float:
     """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with.
 
     DPO samples nothing in its steps: there an answer is as much as a pair.
@@ -157,7 +157,7 @@ def plan_of(name: str, config: RunFlags, work: Work, folder: Path, done: int) ->
     return Plan(
         config.steps, f"{name} on {config.data}, reward: {task.reward_name}",
         (*SHOWN, "validation/gold") if task.gold else SHOWN, config.eval_every,
-        beside_steps(config, task, done),
+        extra_steps(config, task, done),
         more=batch_description(config) if isinstance(config, EngineConfig) else "",
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.advantages import score_missing_eos
 from rl.equations.kl import k1
-from rl.rewards.reward import Check, RewardFn, finite_rewards, made_of
+from rl.rewards.reward import Check, RewardFn, components, finite_rewards
 from rl.run.config import EngineConfig, RunFlags
 from rl.run.task import Task
 from rl.run.token_log import StepBatch, TokenLog
@@ -142,7 +142,7 @@ def evaluate(
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
     generator = make_generator(conditions.seed, "evaluation")
-    distance = made_of(reward_fn).distance
+    distance = components(reward_fn).distance
     score = partial(token_log_probs, temperature=params.temperature)
     parts = []
     for start in range(0, len(records), conditions.prompts):
@@ -312,7 +312,7 @@ class Comparison:
 
 def answers_of_test(gold: RewardFn | None) -> int:
     """How often `compare` lets a model answer a test prompt."""
-    return 1 + (PASS_K + 1) * (made_of(gold).check is not None)
+    return 1 + (PASS_K + 1) * (components(gold).check is not None)
 
 
 def compare(
@@ -325,7 +325,7 @@ def compare(
 ) -> Comparison:
     """Let the starting policy and the task's trained one answer the same test prompts."""
     given = task.tokenizer, task.prompts["test"][:test_prompts], params
-    models, check = (before, task.policy), made_of(task.gold).check
+    models, check = (before, task.policy), components(task.gold).check
     measure = partial(evaluate, reference=before, gold=task.gold, conditions=conditions)
     first, second = (measure(model, *given, task.reward_fn) for model in models)
     accuracies = [

@@ -12,7 +12,7 @@ from harness.training_state import changing_state, load_changing_state
 from rl.run.metrics import exceeds
 
 
-class InsideLimit:
+class KLLimit:
     """The policy as it last was inside the KL limit, so that the update that leaves it is undone.
 
     A step measures the KL of the policy that sampled, before its update. So two sets of weights are

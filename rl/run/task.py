@@ -18,7 +18,7 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
-from rl.rewards.reward import RewardFn, is_function, made_of, open_reward, open_rule
+from rl.rewards.reward import RewardFn, components, is_function, open_reward, open_rule
 from rl.run.config import RunFlags
 
 
@@ -102,7 +102,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
 
 def to_bfloat16(task: Task) -> None:
     """Linear layers of the task's reward models and teacher in bfloat16."""
-    made = made_of(task.reward_fn)
+    made = components(task.reward_fn)
     for model in (*made.reward_models, made.teacher):
         if model is not None:
             linears_to_bfloat16(model)
@@ -116,7 +116,7 @@ def require_reach(
     max_new_tokens: int,
 ) -> None:
     """UserError for a reward model or a teacher that cannot read the longest row that may be written."""
-    made = made_of(reward_fn)
+    made = components(reward_fn)
     models = [*(model.gpt for model in made.reward_models), made.teacher or policy]
     reach = min(model.config.context for model in models)
     if reach >= policy.config.context:

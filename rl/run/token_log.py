@@ -24,7 +24,7 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
 from rl.batches.rollout import CriticUpdate, Rollout, Update, select_rows
-from rl.rewards.reward import RewardFn, made_of
+from rl.rewards.reward import RewardFn, components
 from rl.run.config import RunFlags
 from rl.run.metrics import StepBatch
 
@@ -88,7 +88,7 @@ class TokenLog:
         with precision(policy.device, self.config.precision):  # frozen models may be in half
             columns = score_in_micro_batches(score, batch, size).unbind(2)
             found = dict(zip(("log_prob", "entropy", "kl"), columns, strict=False))
-            judged = made_of(self.reward_fn).token_columns
+            judged = components(self.reward_fn).token_columns
             return found if judged is None else found | judged(rollout)
 
     def rows(

@@ -39,7 +39,7 @@ EVERY = 10  # steps between measured points
 STUDENT_LR = 1.5e-4  # the best of 1.5e-4, 5e-4 and 1e-3 on a seed of its own (900)
 TRAINING: dict[str, Any] = dict(
     data="sums", preset="tiny", steps=60, prompts_per_step=4, group_size=8, minibatches=2, lr=1.5e-4,
-    warmup=5, kl_coef=0.0, stop_kl=None, max_new_tokens=worlds.NEW_TOKENS, eval_every=EVERY,
+    warmup_steps=5, kl_coef=0.0, stop_kl=None, max_new_tokens=worlds.NEW_TOKENS, eval_every=EVERY,
 )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def rl_arm(*, share: int = worlds.SHARE, **flags: Any) -> Arm:
 # --- fine-tuning ----------------------------------------------------------------------------------
 
 FINETUNING: dict[str, Any] = dict(
-    data="sums", steps=60, batch_size=32, lr=1.5e-4, warmup=5, eval_every=10**6
+    data="sums", steps=60, batch_size=32, lr=1.5e-4, warmup_steps=5, eval_every=10**6
 )
 SFT_EVERY = 6  # steps between measured points: accuracy rises faster than in RL
 DRAWN = 8  # answers of the start to a prompt, of which the right ones are kept
@@ -211,7 +211,7 @@ def distilled(root: Path, seed: int) -> dict[str, Any]:
 
     rl_run(root, seed, eval_every=TRAINING["steps"], after=keep)
     flags: dict[str, Any] = dict(
-        steps=24, eval_every=2, prompts_per_step=32, group_size=1, lr=STUDENT_LR, warmup=0
+        steps=24, eval_every=2, prompts_per_step=32, group_size=1, lr=STUDENT_LR, warmup_steps=0
     )
     config = student.ENGINE.config(**TRAINING | flags)
     teacher = student.teacher_reward(config, trained[0])

@@ -34,7 +34,7 @@ SHARE = 30  # percent of the documents that show their steps; that of data/world
 NEW_TOKENS = 32
 PROMPTS, EACH, SCORED = 64, 32, 4  # of a measurement: test prompts, answers to each, those scored
 SHAPE: dict[str, int] = dict(context=64, n_layer=2, n_head=2, n_embd=64)
-PRETRAINING: dict[str, Any] = dict(steps=1500, batch_size=32, lr=4e-3, warmup=50)
+PRETRAINING: dict[str, Any] = dict(steps=1500, batch_size=32, lr=4e-3, warmup_steps=50)
 REWARD = VerifiableReward(sums.exact_match, "exact match")
 
 

@@ -237,7 +237,7 @@ def optimise(
         engine.ENGINE.config, **flags, data="reviews",
         model=str(root / policy), reward_model=tuple(str(root / name) for name in reward_models),
         seed=seed, device="cpu", ranks=1, out=folder,
-        eval_every=settings.measure_every, checkpoint_every=10**6,
+        eval_every=settings.measure_every, save_every=10**6,
     )  # fmt: skip
     task = open_task(config, open_device("cpu"))
     start, parts = models_of_run(engine.ENGINE, config, task)

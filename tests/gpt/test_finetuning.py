@@ -19,7 +19,7 @@ from harness.training_state import saved_step
 V, EOS = 12, 0
 # The answer to [x, 1] is [x, EOS], to [x, 2] it is [x, x, EOS].
 EXAMPLES = [([x, k], [x] * k + [EOS]) for x in range(3, 12) for k in (1, 2)]
-CONFIG = FinetuningConfig(batch_size=8, lr=1e-2, warmup=2, eval_every=5, weight_decay=0.0)
+CONFIG = FinetuningConfig(batch_size=8, lr=1e-2, warmup_steps=2, eval_every=5, weight_decay=0.0)
 
 
 def small_gpt(vocab_size: int = V, context: int = 32, dropout: float = 0.0) -> GPT:
@@ -71,7 +71,7 @@ def test_every_step_drops_units_of_its_own():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, dropout):
-    config = replace(CONFIG, checkpoint_every=4)
+    config = replace(CONFIG, save_every=4)
     whole = small_gpt(dropout=dropout)
     rows = train(config, whole, EXAMPLES, EXAMPLES[:2], MetricLog(8), eos_id=EOS)
     with pytest.raises(Crash):

@@ -16,9 +16,9 @@ from gpt.generate import (
     choose_tokens,
     evaluation_mode,
     generate,
+    inverse_cdf,
     truncate_logits,
     uniform_numbers,
-    where_passed,
 )
 from gpt.model import GPT, KVCache
 from gpt.ranks import sample
@@ -55,7 +55,7 @@ def test_impossible_tokens_are_never_drawn():
 
 
 def test_a_number_that_rounds_up_to_the_total_is_the_last_token():
-    assert where_passed(torch.eye(3)[2:], torch.ones(1)).tolist() == [[2]]
+    assert inverse_cdf(torch.eye(3)[2:], torch.ones(1)).tolist() == [[2]]
 
 
 def test_half_precision_logits_are_drawn_in_float32():

@@ -251,7 +251,7 @@ def test_checkpointed_blocks_keep_their_input_alone_and_give_the_same_gradient(
     kept, gradients = [], []
     for on in (False, True):
         model = small(**switches)
-        model.checkpoint_blocks = on
+        model.gradient_checkpointing = on
         kept.append(kept_for_backward(model, tokens()))
         model(tokens()).logsumexp(-1).sum().backward()
         gradients.append(flat_gradient(model))

@@ -10,10 +10,10 @@ from gpt.log_probs import token_log_probs
 from gpt.lora import (
     adapters,
     add_adapters,
+    critic_trunk,
     frozen_copy,
     has_adapters,
     merged_state,
-    trunk_to_train,
 )
 from gpt.model import GPT, GPTConfig
 from harness.flags import MemoryFlags
@@ -108,7 +108,7 @@ def test_reward_model_and_critic_train_their_adapters_and_their_heads():
     policy = adapted()
     scorer = RewardModel.from_policy(policy, generator=seeded())
     frozen_scorer = RewardModel.from_policy(base_gpt()).requires_grad_(False)
-    over_scorer = trunk_to_train(MemoryFlags(lora_rank=2), frozen_scorer.gpt)
+    over_scorer = critic_trunk(MemoryFlags(lora_rank=2), frozen_scorer.gpt)
     for model, trunk in (
         (scorer, policy),
         (ValueModel.from_policy(policy), policy),

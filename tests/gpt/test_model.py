@@ -164,9 +164,9 @@ def test_initialisation():
 # Activation checkpointing
 
 
-def gradient_with(checkpoint_blocks: bool, config: GPTConfig) -> torch.Tensor:
+def gradient_with(gradient_checkpointing: bool, config: GPTConfig) -> torch.Tensor:
     model = GPT(config).initialize(torch.Generator().manual_seed(0)).train()
-    model.checkpoint_blocks = checkpoint_blocks
+    model.gradient_checkpointing = gradient_checkpointing
     mask = torch.ones_like(TOKENS).bool()
     mask[1, :3] = False
     torch.manual_seed(1)  # of the dropout

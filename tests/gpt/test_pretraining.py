@@ -32,7 +32,7 @@ PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 4]]
 RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [0], [1, 1]]
 BATCH = collate_responses(PROMPTS, RESPONSES, eos_id=0)
 PARTS = [BATCH.rows(torch.tensor([0, 1, 2])), BATCH.rows(torch.tensor([3]))]
-CONFIG = PretrainingConfig(steps=1, warmup=0, lr=0.01, device="cpu")
+CONFIG = PretrainingConfig(steps=1, warmup_steps=0, lr=0.01, device="cpu")
 
 
 def random_gpt(seed: int = 0, dropout: float = 0.0) -> GPT:
@@ -137,8 +137,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropou
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
     config = PretrainingConfig(
-        data=str(path), steps=6, batch_size=2, warmup=2, dropout=dropout, eval_every=2,
-        checkpoint_every=3, device="cpu", out=tmp_path / "whole",
+        data=str(path), steps=6, batch_size=2, warmup_steps=2, dropout=dropout, eval_every=2,
+        save_every=3, device="cpu", out=tmp_path / "whole",
     )  # fmt: skip
     main(config)
 

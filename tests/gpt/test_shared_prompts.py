@@ -66,7 +66,7 @@ def model_of(kind: str, dtype: torch.dtype, seed: int = 0) -> GPT:
         for name, parameter in model.named_parameters():
             if name.endswith("lora_B"):
                 parameter.data.normal_(0, 0.3, generator=seeded(3))
-    model.checkpoint_blocks = "checkpointed" in kind
+    model.gradient_checkpointing = "checkpointed" in kind
     return model
 
 

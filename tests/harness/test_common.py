@@ -76,17 +76,17 @@ def test_files_of_a_run_are_json_to_every_program_and_read_back_as_they_were(tmp
 
 
 def test_a_limit_that_is_off_is_the_same_when_a_run_goes_on(tmp_path):
-    """--max-norm inf, in a config.json of today and in one with the word."""
-    config = OptimizerFlags(max_norm=INF)
+    """--max-grad-norm inf, in a config.json of today and in one with the word."""
+    config = OptimizerFlags(max_grad_norm=INF)
     folder = open_run(tmp_path / "run", config)
     written = (folder / "config.json").read_text()
-    assert strictly(written)["max_norm"] == INF
+    assert strictly(written)["max_grad_norm"] == INF
     TrainingState({}, {}).save(folder)
     for content in (written, written.replace("1e999", "Infinity")):
         (folder / "config.json").write_text(content)
         open_run(folder, config, resume=True)
         with pytest.raises(UserError):
-            open_run(folder, OptimizerFlags(max_norm=1.0), resume=True)
+            open_run(folder, OptimizerFlags(max_grad_norm=1.0), resume=True)
     finish_run(folder)
 
 
@@ -220,9 +220,9 @@ def test_a_run_says_once_how_long_it_will_take_with_its_validations(
 ):
     now = 0.0
     monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)
-    log = MetricLog(43, show=("loss",), every=100, start=3, beside=5.5)
+    log = MetricLog(43, show=("loss",), every=100, start=3, extra_steps=5.5)
     for step, taken in enumerate(seconds, 4):
-        log.begins()
+        log.start_step()
         now += taken
         log.write(step=step, loss=1.0)
         now += 1000.0  # between two steps

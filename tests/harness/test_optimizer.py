@@ -44,7 +44,9 @@ def test_only_matrices_decay():
     ],
 )
 def test_schedule(step, expected):
-    assert cosine_schedule(step, 110, peak=2.0, warmup=10) == pytest.approx(expected, abs=1e-6)
+    assert cosine_schedule(step, 110, peak=2.0, warmup_steps=10) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,10 +55,10 @@ def test_schedule(step, expected):
 def test_a_warm_up_is_at_most_a_third_of_the_steps(total, expected, capsys):
     """20 steps of warm-up: the rate that is asked for is reached, and the cosine begins."""
     say_once.cache_clear()
-    found = [cosine_schedule(step, total, peak=2.0, warmup=20) for step in range(total)]
+    found = [cosine_schedule(step, total, peak=2.0, warmup_steps=20) for step in range(total)]
     assert found[: len(expected)] == pytest.approx(expected)
     assert len(capsys.readouterr().out.splitlines()) == 1
-    cosine_schedule(0, 60, peak=2.0, warmup=20)
+    cosine_schedule(0, 60, peak=2.0, warmup_steps=20)
     assert capsys.readouterr().out == ""
 
 
@@ -69,16 +71,16 @@ def test_every_row_is_visited_in_every_pass(passes, rows, batch_size, steps):
 
 
 @pytest.mark.parametrize(
-    ("max_norm", "expected"),
+    ("max_grad_norm", "expected"),
     [(1.0, [2.4, 3.2]), (5.5, [0.0, 0.0])],
     ids=["clipped", "small enough"],
 )
-def test_the_gradient_is_clipped_before_the_step(max_norm, expected):
+def test_the_gradient_is_clipped_before_the_step(max_grad_norm, expected):
     """At (3, 4) the gradient of |p|^2 / 2 has norm 5; SGD with lr 1 moves by what the clip leaves."""
     parameters = [nn.Parameter(torch.tensor([3.0])), nn.Parameter(torch.tensor([4.0]))]
     optimizer = torch.optim.SGD(parameters, lr=1.0)
     sum((p**2).sum() / 2 for p in parameters).backward()
-    norm = clip_and_step(optimizer, (p for p in parameters), max_norm)
+    norm = clip_and_step(optimizer, (p for p in parameters), max_grad_norm)
     assert norm.item() == pytest.approx(5.0, abs=1e-6)
     assert [p.item() for p in parameters] == pytest.approx(expected, abs=1e-5)
 

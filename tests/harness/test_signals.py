@@ -28,7 +28,7 @@ from harness.training_state import TrainingState, keep_state, saved_step
 class Flags:
     out: Path
     steps: int = 6
-    checkpoint_every: int = 4
+    save_every: int = 4
     resume: bool = False
     seed: int = 0
 
@@ -56,7 +56,7 @@ def run(config: Flags, disturb=lambda step: None, size: int = 1) -> Counter:
             model.count += 1
             state.step = step + 1
             log.write(step=state.step, count=float(model.count[0]))
-            keep_state(state, folder, config.checkpoint_every, last=state.step == config.steps)
+            keep_state(state, folder, config.save_every, last=state.step == config.steps)
     disturb(0)
     write_json(folder / "report.json", {"count": float(model.count[0])})
     (folder / "model.safetensors").touch()
@@ -133,7 +133,7 @@ class RankFlags(TrainingFlags):
     steps: int = 6
     ranks: int = 2
     device: str = "cpu"
-    checkpoint_every: int = 4
+    save_every: int = 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
@@ -187,7 +187,7 @@ def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_p
     ]  # fmt: skip
     resumed(tmp_path / "run", size=100_000)
     try:  # the first state
-        error = ended(Flags(tmp_path / "new", checkpoint_every=9), disturb, size=100_000)
+        error = ended(Flags(tmp_path / "new", save_every=9), disturb, size=100_000)
     finally:
         disturb(0)
     assert "--resume" not in str(error.code)

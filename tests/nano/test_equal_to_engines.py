@@ -221,7 +221,7 @@ def run_nano(
     )  # fmt: skip
     return module.train(
         policy, *(given or (twin.reward,)), PROMPTS,
-        steps=STEPS, lr=3e-3, max_norm=1.0, max_new_tokens=8, seed=3, **size, **twin.options,
+        steps=STEPS, lr=3e-3, max_grad_norm=1.0, max_new_tokens=8, seed=3, **size, **twin.options,
     )  # fmt: skip
 
 
@@ -243,8 +243,8 @@ def run_engine(
         prompts_per_step=4, group_size=twin.group_size
     )  # fmt: skip
     config = module.ENGINE.config(
-        steps=STEPS, lr=3e-3, max_norm=1.0, max_new_tokens=8, seed=3, warmup=1, stop_kl=None,
-        eval_every=1000, checkpoint_every=1000, micro_batch_size=64, **size, **twin.flags,
+        steps=STEPS, lr=3e-3, max_grad_norm=1.0, max_new_tokens=8, seed=3, warmup_steps=1, stop_kl=None,
+        eval_every=1000, save_every=1000, micro_batch_size=64, **size, **twin.flags,
     )  # fmt: skip
     reward: Any = RuleReward(lambda record, answer, ended: twin.reward(record.prompt, answer), "")
     more: dict[str, Any] = {}
@@ -367,9 +367,9 @@ def test_dpo_is_the_engine() -> None:
     from rl import dpo_engine
 
     short, long = two_models()
-    options = dict(steps=STEPS, batch_size=4, beta=0.3, lr=3e-3, max_norm=1.0, seed=3)
+    options = dict(steps=STEPS, batch_size=4, beta=0.3, lr=3e-3, max_grad_norm=1.0, seed=3)
     config = dpo_engine.DPOConfig(
-        **options, warmup=0, eval_every=1000, checkpoint_every=1000, max_new_tokens=8
+        **options, warmup_steps=0, eval_every=1000, save_every=1000, max_new_tokens=8
     )
     run = Run(config, long, tokenizer())
     assert_equal_runs(
@@ -390,9 +390,9 @@ def test_the_reward_model_is_the_engine() -> None:
     short = reward_model.RewardModel(policy).double()
     long = RewardModel(gpt, "last_token").double()
     long.load_state_dict(short.state_dict(), strict=False)  # it also holds a mean and a deviation
-    options = dict(batch_size=4, lr=3e-3, max_norm=1.0, seed=3)
+    options = dict(batch_size=4, lr=3e-3, max_grad_norm=1.0, seed=3)
     config = reward_model_training.RewardModelConfig(
-        **options, warmup=0, weight_decay=0.0, pooling="last_token"
+        **options, warmup_steps=0, weight_decay=0.0, pooling="last_token"
     )
     pairs, log, eos = token_pairs(), MetricLog(STEPS), len(LETTERS) - 1
     assert_equal_runs(

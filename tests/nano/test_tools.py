@@ -79,9 +79,9 @@ def test_the_first_gradient_is_that_of_the_letters_that_the_policy_wrote(monkeyp
     policy, seen = random_policy(), []
     real = torch.nn.utils.clip_grad_norm_
 
-    def clipped(parameters, max_norm):
+    def clipped(parameters, max_grad_norm):
         seen.append(flat_gradient(policy).clone())
-        return real(parameters, max_norm)
+        return real(parameters, max_grad_norm)
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
     sizes = dict(steps=1, prompts_per_step=4, group_size=4, max_new_tokens=10, seed=3)

@@ -98,7 +98,7 @@ def steady(steps: int = 40, **columns: Any) -> list[dict[str, Any]]:
 
 
 FLAGS: dict[str, Any] = dict(
-    steps=40, lr=2e-4, warmup=5, max_new_tokens=48, prompts_per_step=16, group_size=8, minibatches=2,
+    steps=40, lr=2e-4, warmup_steps=5, max_new_tokens=48, prompts_per_step=16, group_size=8, minibatches=2,
     updates_per_batch=1, stop_kl=8.0, clip_range=0.2, kl_estimator="k3",
     precision="float32",
 )  # fmt: skip

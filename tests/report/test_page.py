@@ -126,15 +126,15 @@ def test_a_page_is_drawn_by_a_process_and_a_failure_costs_a_sentence(
     monkeypatch.chdir(tmp_path)
     run = Path("-x")  # which is no flag
     write_run(run, metrics=[{"step": 1, "loss": 2.0}], config={})
-    run_folders.conclude(run)
+    run_folders.write_report(run)
     assert "loss: 2" in (run / REPORT).read_text(encoding="utf-8")
     (run / REPORT).unlink()
     (run / REPORT).mkdir()
-    run_folders.conclude(run)
+    run_folders.write_report(run)
     *_, advised, _ = capsys.readouterr().out.splitlines()
     assert "error: " in advised and advised.endswith("python -m report ./-x")
     monkeypatch.setattr(run_folders.sys, "executable", str(tmp_path / "no python"))
-    run_folders.conclude(run)
+    run_folders.write_report(run)
     assert REPORT in capsys.readouterr().out.splitlines()[-2]
 
 

@@ -26,7 +26,7 @@ from reward_model.reward_model_training import RewardModelConfig, main, train
 from reward_model.scalar_head import RewardModel, save_reward_model
 
 V, EOS = 20, 0
-CONFIG = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2)
+CONFIG = RewardModelConfig(batch_size=16, lr=5e-3, warmup_steps=2)
 
 
 def fresh_model(pooling="mean_score", vocab_size: int = V, dropout: float = 0.0) -> RewardModel:
@@ -139,7 +139,7 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     saved_gpt(tmp_path / "base", 1, context=96)
     config = RewardModelConfig(
         model=str(tmp_path / "base"), pairs=60, responses_per_prompt=4, held_out_pairs=8, batch_size=2,
-        checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
+        save_every=2, max_response_tokens=8, device="cpu", ranks=1,
     )  # fmt: skip
     whole = main(replace(config, out=tmp_path / "whole"))
     expected = load_file(whole / "model.safetensors")

@@ -243,8 +243,8 @@ def teacher_in(teacher: GPT, dtype: torch.dtype) -> GPT:
 
 TOY: Changes = dict(
     steps=20, prompts_per_step=4, group_size=4, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_norm=1e9,
-    checkpoint_every=1000,
+    warmup_steps=1, kl_coef=0.02, stop_kl=None, max_new_tokens=8, eval_every=100, max_grad_norm=1e9,
+    save_every=1000,
 )  # fmt: skip
 UNGROUPED: Changes = TOY | dict(prompts_per_step=16, group_size=1)
 CRITIC: Changes = UNGROUPED | dict(updates_per_batch=1, critic_lr=1e-2)
@@ -431,8 +431,8 @@ ENGINES = [
     Engine(
         dpo_engine,
         dpo_engine.DPOConfig(
-            steps=20, batch_size=4, micro_batch_size=64, lr=1e-2, warmup=1, max_norm=1e9,
-            eval_every=100, checkpoint_every=1000, max_new_tokens=8,
+            steps=20, batch_size=4, micro_batch_size=64, lr=1e-2, warmup_steps=1, max_grad_norm=1e9,
+            eval_every=100, save_every=1000, max_new_tokens=8,
         ),
         task=dict(pairs=PAIRS),
         forms={"dpo": {}, **{name: dict(loss=name) for name in ("ipo", "orpo", "kto")}},

@@ -122,12 +122,12 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
 
     seen.clear()
     model = small_gpt().double()
-    config = pretraining.PretrainingConfig(steps=3, accumulation=2, warmup=1, eval_every=1)
+    config = pretraining.PretrainingConfig(steps=3, accumulation=2, warmup_steps=1, eval_every=1)
     keep("pretraining", model, pretraining.train(config, model, Texts(), MetricLog(3)))
 
     model = small_gpt().double()
     examples = [(pair.prompt, pair.chosen) for pair in PAIRS]
-    tuning = finetuning.FinetuningConfig(batch_size=3, warmup=1, eval_every=1, **parts)
+    tuning = finetuning.FinetuningConfig(batch_size=3, warmup_steps=1, eval_every=1, **parts)
     held_out = [(pair.prompt, pair.chosen) for pair in HELD_OUT]
     rows = finetuning.train(tuning, model, examples, held_out, MetricLog(3), eos_id=8)
     keep("finetuning", model, rows)
@@ -137,7 +137,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
         judge = RewardModel.from_policy(trunk, "mean_score", head).double()
         fitting = reward_model_training.RewardModelConfig(
             batch_size=3,
-            warmup=1,
+            warmup_steps=1,
             pair_weighting=weighting,
             micro_batch_size=2 if several else None,
         )

@@ -169,7 +169,7 @@ def saved(folder: Path) -> dict[str, Any]:
 @each(lambda engine: engine.resumed)
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, form):
     """Every model, optimizer, generator and coefficient comes back, and so do the logged rows."""
-    options = known(engine, minibatches=2, warmup=4) | form
+    options = known(engine, minibatches=2, warmup_steps=4) | form
     policy, resumed = small_gpt(), small_gpt()
     torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
     rows = killed_and_resumed(tmp_path, engine, policy, resumed, **options)
@@ -193,7 +193,7 @@ def killed_and_resumed(
     The kill is one step behind the checkpoint: the row of that step is written anew.
     """
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    options |= dict(steps=4, checkpoint_every=2)
+    options |= dict(steps=4, save_every=2)
     log = Snapshot(4, path=whole / "metrics.jsonl")
     rows = engine.run(policy, log=log, folder=whole, **options)
     path = cut / "metrics.jsonl"
@@ -215,7 +215,7 @@ def test_a_short_run_goes_on_as_the_longer_one_bit_for_bit(tmp_path, engine):
     rows = engine.run(longer, folder=tmp_path / "longer", steps=2, **options)
     short = tmp_path / "short"
     engine.run(small_gpt(), folder=short, steps=1, **options)
-    assert saved_step(short) == 1  # the last step is saved, whatever --checkpoint-every says
+    assert saved_step(short) == 1  # the last step is saved, whatever --save-every says
     policy, log = small_gpt(), MetricLog(2, path=short / "metrics.jsonl", start=1)
     torch.nn.init.normal_(policy.wte.weight)  # everything comes from the file
     more = engine.run(policy, folder=short, log=log, steps=2, resume=True, **options)
@@ -240,7 +240,7 @@ def test_with_adapters_the_base_stays_and_a_resumed_run_is_the_uninterrupted_one
 
     The resumed policy arrives with another A: everything but the base comes from the file.
     """
-    options = known(engine, minibatches=2, warmup=4) | moved(engine)
+    options = known(engine, minibatches=2, warmup_steps=4) | moved(engine)
     policy, base = with_adapters(), small_gpt().state_dict()
     killed_and_resumed(tmp_path, engine, policy, with_adapters(seed=9), **options)
     assert not torch.equal(policy(PROBE), small_gpt()(PROBE))
@@ -510,7 +510,7 @@ def test_gradients_are_clipped_before_the_step(engine, steps):
     """
     changes = dict(steps=1, **known(engine, updates_per_batch=1))
     (free,) = engine.run(small_gpt(), separating(engine), **changes)
-    (row,) = engine.run(small_gpt(), separating(engine), max_norm=0.01, **changes)
+    (row,) = engine.run(small_gpt(), separating(engine), max_grad_norm=0.01, **changes)
     half = len(steps) // 2
     assert row["grad_norm"] == free["grad_norm"] == pytest.approx(steps[0][0], rel=1e-4)
     assert row["grad_norm"] > 0.02
@@ -534,7 +534,7 @@ def test_the_log_says_where_the_clip_acts(engine):
 def test_warm_up_is_linear_and_then_constant(engine, steps):
     """As it is logged, and as the optimizers use it, the critic's of its own peak."""
     changes = dict(lr=4e-3, updates_per_batch=1, **known(engine, critic_lr=8e-3))
-    rows = engine.run(small_gpt(), steps=5, warmup=4, **changes)
+    rows = engine.run(small_gpt(), steps=5, warmup_steps=4, **changes)
     expected = [1e-3, 2e-3, 3e-3, 4e-3, 4e-3]
     assert [row["lr"] for row in rows] == pytest.approx(expected)
     used = [lr for _, lr in steps]
@@ -542,7 +542,7 @@ def test_warm_up_is_linear_and_then_constant(engine, steps):
         assert used[1::2] == pytest.approx([2 * lr for lr in expected])
         used = used[::2]
     assert used == pytest.approx(expected)
-    assert engine.run(small_gpt(), steps=1, warmup=0, **changes)[0]["lr"] == 4e-3
+    assert engine.run(small_gpt(), steps=1, warmup_steps=0, **changes)[0]["lr"] == 4e-3
 
 
 @each_engine
@@ -678,7 +678,7 @@ def test_logged_keys_are_those_documented(engine, form):
 
 
 # In two of them, as the same function merges and writes for all.
-LORA = {"lora": dict(lora_rank=2, checkpoint_blocks=True)}
+LORA = {"lora": dict(lora_rank=2, gradient_checkpointing=True)}
 
 
 @each(lambda engine: {"": {}} | (LORA if engine.name in ("ppo", "kd_grpo") else {}))

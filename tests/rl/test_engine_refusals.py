@@ -40,9 +40,11 @@ def test_what_no_run_can_mean(config, changes):
 
 
 def test_the_edges_are_allowed():
-    config = EngineConfig(steps=1, lr=0.0, warmup=0, eval_prompts=0, test_prompts=0, max_norm=1e-9)
+    config = EngineConfig(
+        steps=1, lr=0.0, warmup_steps=0, eval_prompts=0, test_prompts=0, max_grad_norm=1e-9
+    )
     assert config.stop_kl == 6.0 and EngineConfig(stop_kl=None).stop_kl is None
-    assert EngineConfig(stop_kl=math.inf, max_norm=math.inf).max_norm == math.inf
+    assert EngineConfig(stop_kl=math.inf, max_grad_norm=math.inf).max_grad_norm == math.inf
     assert FinetuningConfig().steps is None and PretrainingConfig(dropout=0.0).dropout == 0
 
 

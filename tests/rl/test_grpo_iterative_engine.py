@@ -37,7 +37,7 @@ CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
 run = replace(engine_named("grpo_iterative"), config=CONFIG).run
 FITTING = RewardModelConfig(
     pairs=60, held_out_pairs=20, responses_per_prompt=4, wide_temperature=1.0, batch_size=4,
-    lr=3e-3, warmup=1, max_response_tokens=8,
+    lr=3e-3, warmup_steps=1, max_response_tokens=8,
 )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_a_refresh_has_the_rate_that_the_reward_model_was_trained_with(tmp_path)
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, every, last):
     """Iterations begin at steps 3 and 5. Saved right in front of a refresh and after one; the crash
     leaves pairs on disk that the resumed run draws again."""
-    options = dict(checkpoint_every=every, minibatches=2)
+    options = dict(save_every=every, minibatches=2)
     whole, complete = small_gpt(), continual_model()
     rows = refreshing(whole, complete, folder=tmp_path / "whole", **options)
     folder = tmp_path / "cut"

@@ -48,7 +48,7 @@ def test_a_limit_bounds_the_distance_from_the_start_and_not_from_a_reference_tha
     resumed, cut = small_gpt(), options | dict(folder=tmp_path, stop_kl=limit)
     with pytest.raises(KeyboardInterrupt):  # behind the reference's first move
         stopping = Interrupting(outside - 1)
-        engine.run(small_gpt(), validate=stopping, eval_every=1, checkpoint_every=1, **cut)
+        engine.run(small_gpt(), validate=stopping, eval_every=1, save_every=1, **cut)
     torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
     rows = engine.run(resumed, resume=True, **cut)
     assert rows[-1]["kept_step"] == outside - 1

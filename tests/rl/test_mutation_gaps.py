@@ -64,7 +64,7 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
     start = copy.deepcopy(policy)
     config = GRPOConfig(
         steps=2, prompts_per_step=4, group_size=G, updates_per_batch=2, micro_batch_size=3,
-        lr=1e-2, warmup=0, kl_coef=KL_COEF, max_norm=1e9, temperature=TEMPERATURE,
+        lr=1e-2, warmup_steps=0, kl_coef=KL_COEF, max_grad_norm=1e9, temperature=TEMPERATURE,
         max_new_tokens=8,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ from rl import on_policy_distillation_engine as distillation
 from rl.batches.rollout import Rollout
 from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
 from rl.on_policy_distillation_engine import distillation_loss, right_answers
-from rl.rewards.reward import made_of
+from rl.rewards.reward import components
 from rl.rewards.verifiable import VerifiableReward
 from rl.run.evaluation import evaluate
 
@@ -153,11 +153,11 @@ def by_hand(rollout: Rollout, right: list[bool]) -> dict[int, tuple[list[int], .
 def test_the_first_gradient_of_a_policy_that_teaches_itself(gradients, divergence):
     """No gradient flows through the teacher, and rows without one play no part."""
     start, reward = small_gpt(context=32, sharpness=6.0), Noted(CHECK)
-    reward.made_of = made_of(CHECK)
+    reward.components = components(CHECK)
     options = ITSELF | dict(divergence=divergence, micro_batch_size=3)
     (row,) = run(copy.deepcopy(start), reward, steps=1, **options)
     (rollout,) = reward.rollouts
-    right = made_of(CHECK).check.correct(rollout)
+    right = components(CHECK).check.correct(rollout)
     rows = list(by_hand(rollout, right.tolist()).values())
     assert row["taught_responses"] == len(rows) / 16 and 4 < len(rows) < 16
     assert row["reward"] == pytest.approx(float(right.float().mean()))

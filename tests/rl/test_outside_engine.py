@@ -42,7 +42,7 @@ def flags(place: Path, **changes: Any) -> dict[str, Any]:
     return dict(
         data="sums", model=str(place / "base"), reward=f"{place}/rewards.py:odd", device="cpu", steps=3,
         prompts_per_step=2, group_size=4, updates_per_batch=2, max_new_tokens=8, eval_every=2,
-        eval_prompts=4, test_prompts=4, checkpoint_every=1, lr=1e-2,
+        eval_prompts=4, test_prompts=4, save_every=1, lr=1e-2,
     ) | changes  # fmt: skip
 
 

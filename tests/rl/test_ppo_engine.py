@@ -132,7 +132,7 @@ def test_the_critic_learns_to_predict_the_return():
     by_prompt = RuleReward(lambda record, text, ended: float(len(record.prompt)), "length")
     options = dict(
         lr=1e-5, critic_lr=3e-3, value_clip=None, kl_coef=0.0, updates_per_batch=4,
-        max_norm=1.0,
+        max_grad_norm=1.0,
     )  # fmt: skip
     rows = run(small_gpt(), by_prompt, steps=30, **options)
     assert rows[0]["explained_variance"] == pytest.approx(0, abs=1e-3)  # a critic of zeros
