@@ -5,9 +5,9 @@ adds a separator later, so a space or a newline between the two belongs to one o
 
 A split is decided by a real hash of the text. A hash that is linear in the numbers leaks structure: for
 the sum of a and b, (a * 1000003 + b) % 10 equals (3a + b) % 10, so one pair of unit digits always
-lands in one split. The rows of a file are split by
-their question as it is meant (`question_of`): spelled in two ways, or rendered on two days, it has one
-split. Draws use `random.Random.random` alone, whose sequence Python promises to keep.
+lands in one split. The rows of a file are split by their question as it is meant (`question_of`):
+spelled in two ways, or rendered on two days, it has one split. Draws use `random.Random.random` alone,
+whose sequence Python promises to keep.
 """
 
 from __future__ import annotations

@@ -86,9 +86,7 @@ class ChatForm:
         self.opens = prompt.removeprefix(before) if prompt.startswith(before) else ""
         ends = [text for text in specials if self.after.lstrip().startswith(text)]
         self.end = max(ends, key=len, default="")  # the special token that ends a turn
-        self.tail = (
-            self.after.partition(self.end)[0] if self.end else ""
-        )  # of an answer, before that
+        self.tail = self.after.partition(self.end)[0] if self.end else ""  # before that
         dated = ", which writes the date: prompts differ by day"
         self.name = "the model's own form of a chat" + dated * ("strftime_now" in template)
         self.marks = frozenset(t for t in specials if t in template or t in more or t in whole)
@@ -166,14 +164,13 @@ class ChatForm:
         if whole and text.startswith(prompt):
             return Written(prompt, text.removeprefix(prompt) + self.tail)
         if text.endswith(answer):
-            odd = f"no {self.opens!r} before the answer, where prompts to sample from have it"
+            odd = f"a finished turn without the {self.opens!r} of prompts to sample from"
             return Written(text.removesuffix(answer), answer + self.tail, odd)
         opened = self.opens.strip()
         if opened and answer.startswith(opened):
             answer = answer.removeprefix(opened).lstrip()
-        return Written(
-            prompt, answer + self.tail, "kept whole, though the template changes the answer"
-        )
+        odd = "an answer of which the template leaves out a part, kept whole"
+        return Written(prompt, answer + self.tail, odd)
 
     def refuse_marks(self, text: str) -> None:
         """Unwritable for a text that holds a mark."""

@@ -107,14 +107,8 @@ CONTEXT = (
     *SYSTEM, "prompt", "instruction", "input", "context", "history", "tools", "image", "images",
 )  # fmt: skip
 DIFFERS = "prompt differs"
-NOTHING = (
-    "",
-    "[]",
-    "{}",
-    "null",
-    "none",
-    "nan",
-)  # as tables and exports write that there is nothing
+# As tables and exports write that there is nothing.
+NOTHING = ("", "[]", "{}", "null", "none", "nan")
 
 
 def says_something(value: Any) -> bool:
@@ -364,9 +358,8 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     return found
 
 
-RATED = re.compile(
-    "score|rating|reward|grade"
-)  # in the name of a column: chosen-rating, scoreChosen
+# In the name of a column that rates an answer: chosen-rating, scoreChosen.
+RATED = re.compile("score|rating|reward|grade")
 AMOUNT = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:e[+-]?\d+)?)%?(?:\s*/\s*([1-9]\d*))?", re.I)
 
 

@@ -100,9 +100,8 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
     first = text.readline()
     named = re.fullmatch(r"sep=(.)\s*", first, re.IGNORECASE)
     before = 1 if named else text.seek(0)  # lines that are no row
-    sign = (
-        named[1] if named else _divider(first, "\t,;|" if ".tsv" in plain_name(path) else ",;\t|")
-    )
+    signs = "\t,;|" if plain_name(path).endswith(".tsv") else ",;\t|"
+    sign = named[1] if named else _divider(first, signs)
     reader = csv.DictReader(text, delimiter=sign, strict=True)
     try:
         names = list(reader.fieldnames or [])
@@ -182,10 +181,8 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = line + raw.count(b"\n", 0, error.start)
-        again = f"iconv -f WINDOWS-1252 -t UTF-8 {path}"
-        raise UserError(
-            f"{path}:{place}: not UTF-8; save the file as UTF-8, as with {again}"
-        ) from None
+        way = f"save the file as UTF-8, as with iconv -f WINDOWS-1252 -t UTF-8 {path}"
+        raise UserError(f"{path}:{place}: not UTF-8; {way}") from None
 
 
 @contextmanager
@@ -225,15 +222,13 @@ def of_folder(folder: Path) -> str:
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if any(name.endswith(("dataset_info.json", "dataset_dict.json", ".arrow")) for name in names):
         part = "['train']" * ("dataset_dict.json" in names)
-        return "datasets' save_to_disk wrote it: " + TO_JSON.format(
-            f"load_from_disk('{folder}'){part}"
-        )
+        opened = f"load_from_disk({str(folder)!r}){part}"
+        return f"datasets' save_to_disk wrote it: {TO_JSON.format(opened)}"
     for end in (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz"):  # compressed ones add up, too
         if places := sorted({str((folder / n).parent) for n in names if n.endswith(end)}):
             every = " ".join(f"{shlex.quote(place)}/*{end}" for place in places)
-            return (
-                f"`cat {every} > {shlex.quote(folder.resolve().name + end)}` makes one file of it"
-            )
+            one = shlex.quote(folder.resolve().name + end)
+            return f"`cat {every} > {one}` makes one file of it"
     if any(name.endswith(".parquet") for name in names):
         return PARQUET.format(f"{folder}/**/*.parquet")
     return f"name a file of rows in it; it holds {', '.join(names[:3]) or 'nothing'}"
