@@ -9,7 +9,7 @@ import zlib
 import pytest
 import torch
 from toys import GLASSBOX as TOKENIZER
-from toys import write_pairs
+from toys import split_by_question, write_pairs
 
 from data.collate import ResponseBatch
 from data.sources import file_source
@@ -173,7 +173,8 @@ def test_corpus_of_a_preference_file(tmp_path, name, capsys):
     if name.endswith("l"):
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     documents = file_source(path).documents()
-    expected = [row["prompt"] + row["chosen"] for row in rows if bucket(row["prompt"]) == "train"]
+    learned = [row for row in rows if split_by_question(row["prompt"]) == "train"]
+    expected = [row["prompt"] + row["chosen"] for row in learned]
     assert documents == expected and 60 < len(documents) < 95
     assert "100 of 100 rows kept" in capsys.readouterr().out
     corpus = open_corpus(str(path), TOKENIZER, batch_size=2, context=16, seed=0)
