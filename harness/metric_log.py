@@ -64,7 +64,7 @@ class MetricLog:
     def write(self, *, step: int, **metrics: Any) -> None:
         """Record step number `step`, counted from 1. Tensors of one element become numbers.
 
-        A row may stand for several steps. Where nobody says that one `begins`, it does so at the last row.
+        A row may stand for several steps. Where nobody calls `start_step`, it began at the last row.
         """
         row = {"step": step} | {
             key: value.item() if isinstance(value, Tensor) else value

@@ -10,7 +10,7 @@
 What is new next to a reward model: the policy is the reward model, its score beta log(pi / pi_ref).
 No sampling, no reward, no advantage.
 
-    python nano/dpo.py          (the same numbers: rl/dpo_engine.py --warmup 0)
+    python nano/dpo.py          (the same numbers: rl/dpo_engine.py --warmup-steps 0)
 """
 
 import copy

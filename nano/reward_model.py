@@ -10,7 +10,7 @@ What is new next to a language model: the head gives one number instead of V log
 the token that was just read, not about the next one.
 
     python nano/reward_model.py
-    the same numbers: reward_model/reward_model_training.py --pooling last_token --warmup 0
+    the same numbers: reward_model/reward_model_training.py --pooling last_token --warmup-steps 0
     --weight-decay 0, with one pair per prompt
 """
 

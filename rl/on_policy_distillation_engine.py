@@ -28,7 +28,7 @@ the sums' own has not. What is new next to MiniLLM: no long part, no mixture and
     python scripts/make_teacher.py                          the teacher, once
     python -m rl.on_policy_distillation_engine              reviews
     python -m rl.on_policy_distillation_engine --divergence full      or forward
-    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8 --policy runs/start
+    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8 --model runs/start
 """
 
 from __future__ import annotations

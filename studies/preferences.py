@@ -295,7 +295,9 @@ def accuracy(folder: Path, config: PreferencesConfig, device: torch.device) -> d
 
 # --- the judges -----------------------------------------------------------------------------------
 
-POLITE = frozenset(  # of the training pairs: in chosen answers five times as often, or more
+# In chosen answers of the training pairs at least five times as often as in rejected ones, but for
+# could, please and thank; glad and certainly are in none of them.
+POLITE = frozenset(
     "i'd i'm indeed may kindly happy glad would could help assist suggest please thank lovely "
     "appreciate clarify delighted certainly".split()
 )
@@ -364,11 +366,14 @@ class Bench:
         texts = [text for rollout in rollouts for text in rollout.responses]
         tokens = sum(rollout.tokens for rollout in rollouts)
         kl = of_start = 0.0
-        score = partial(token_log_probs, self.start, temperature=TEMPERATURE)
+        models = (policy, self.start)  # the sampler's own log-probs round otherwise in bfloat16
+        scores = [partial(token_log_probs, model, temperature=TEMPERATURE) for model in models]
         for rollout in rollouts:
             with precision(policy.device, self.precision):
-                expected = score_in_micro_batches(score, rollout.sequences, ROWS)
-            kl += float(masked_sum(rollout.log_probs - expected, rollout.response_mask).sum())
+                own, expected = (
+                    score_in_micro_batches(score, rollout.sequences, ROWS) for score in scores
+                )
+            kl += float(masked_sum(own - expected, rollout.response_mask).sum())
             of_start += float(expected.sum())
         at_most = math.log(samples) - 1 + 1 / samples  # of best of n (Stiennon et al. 2020, G.3)
         return {
