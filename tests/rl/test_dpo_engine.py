@@ -194,6 +194,7 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     config = replace(CONFIG, loss="kto", micro_batch_size=4)
     found = of_whole_batch(config, policy, reference, pairs, EOS)["reference_point"]
     turned = of_whole_batch(config, reference, policy, pairs, EOS)["reference_point"]
+    assert policy.wte.weight.requires_grad and not found.requires_grad  # a constant
     assert [float(found), float(turned)] == pytest.approx([max(mean, 0), max(-mean, 0)], abs=1e-5)
     assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
     with pytest.raises(ValueError):
