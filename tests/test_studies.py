@@ -300,7 +300,7 @@ def proxy_suspected_in(rows: list[dict[str, Any]]) -> bool:
 
 
 def test_means_leave_out_runs_without_a_value_and_count_them() -> None:
-    values = np.array([[1.0, 3.0], [np.nan, np.nan], [2.0, 2.0]])
+    values = np.array([[1.0, 3.0, 2.0], [np.nan] * 3, [2.0, 2.0, 2.0]])
     found = bootstrap.mean_with_interval(values)
     assert found["mean"] == 2 and found["runs"] == 2 and found["low"] < 2 < found["high"]
     spread = bootstrap.interval(np.arange(1001.0))
