@@ -32,7 +32,7 @@ from harness.safetensors_file import read_header
 CONFIG_FILE = "config.json"
 FILES = (
     CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja",
+    "generation_config.json", "chat_template.jinja", "adapter_config.json",
 )  # fmt: skip
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
 

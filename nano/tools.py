@@ -73,10 +73,9 @@ def train(
         asked = gpt.shuffled(prompts, step * prompts_per_step, prompts_per_step, seed)
         asked = [prompt for prompt in asked for _ in range(group_size)]
         tokens, mask, answers = sample(policy, asked, max_new_tokens, sampling, tool)
-        rewards = torch.tensor(list(map(reward, asked, answers)))  # (N,)
+        groups = torch.tensor(list(map(reward, asked, answers))).view(-1, group_size)  # (P, G)
         with torch.no_grad():
             old_log_probs = gpt.log_probs(policy, tokens)  # (N, S - 1)
-        groups = rewards.view(-1, group_size)
         advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
         advantages, losses, norms = advantages.view(-1, 1), [], []
         for _ in range(epochs):
@@ -89,13 +88,12 @@ def train(
                 loss = (loss.sum(1) / m.sum(1)).mean()  # line 11
                 optimizer.zero_grad()
                 loss.backward()
-                norms.append(
-                    torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
-                )
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+                norms.append(norm.item())
                 optimizer.step()
                 losses.append(loss.item())
         calls = [float(answer[:-1].count(CALL)) for answer in answers]  # the answered ones
-        gpt.report(numbers, reward=rewards, calls=calls, loss=losses, grad_norm=norms)
+        gpt.report(numbers, reward=groups, calls=calls, loss=losses, grad_norm=norms)
     return numbers
 
 

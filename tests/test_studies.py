@@ -14,24 +14,30 @@ import numpy as np
 import pytest
 import torch
 import tyro
-from toys import LETTERS, PROMPTS, random_gpt, saved_gpt
+from toys import GLASSBOX, LETTERS, PROMPTS, random_gpt, saved_gpt
 
 from data.files.read import read_preferences
-from data.records import split_of
+from data.records import PromptRecord, split_of
+from data.worlds import reviews
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.recipes import defaults
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
+from report.doctor import examine
 from report.intervals import holm, t_interval, t_tails
+from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
 from rl.rewards.reward import RuleReward
-from studies import bootstrap, preferences
+from studies import bootstrap, own_taste, preferences, real_model
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
 from studies.engines import RECIPES, STUDIES, Recipe, flags_of
 from studies.overoptimisation import __main__ as study
 from studies.overoptimisation import results
+from studies.overoptimisation.plan import Settings
+from studies.overoptimisation.stages import TERMS
 from studies.pages import filled
 from studies.preferences import PreferencesConfig
 from studies.runner import words
@@ -230,6 +236,181 @@ def test_the_tails_of_student(freedom: int, t: float) -> None:
     """Quantiles of the table: 5% lie beyond them, on both sides together."""
     assert t_tails(t, freedom) == pytest.approx(0.05, abs=1e-4)
     assert t_tails(-t, freedom) == t_tails(t, freedom) and t_tails(0, freedom) == 1
+
+
+def test_what_each_term_carries_of_a_change_of_gold_adds_up_to_it() -> None:
+    """gold = (.3 sent + .3 topic + .25 polite + .15 form) (.3 + .7 qual)."""
+    rng = np.random.default_rng(0)
+    before, after = ({name: rng.random(50) for name in TERMS} for _ in range(2))
+
+    def gold(now: dict[str, Any]) -> Any:
+        content = 0.3 * now["sent"] + 0.3 * now["topic"] + 0.25 * now["polite"] + 0.15 * now["form"]
+        return content * (0.3 + 0.7 * now["qual"])
+
+    parts = results.change_by_term(before, after)
+    assert sum(parts.values()) == pytest.approx(float((gold(after) - gold(before)).mean()))
+    alone = results.change_by_term(before, before | {"sent": after["sent"]})
+    care = 0.3 + 0.7 * before["qual"]
+    moved = float((0.3 * (after["sent"] - before["sent"]) * care).mean())
+    assert alone == pytest.approx(dict.fromkeys(TERMS, 0.0) | {"sent": moved})
+
+
+def points(gold: list[float], far: float = 4.0, prompts: int = 5) -> dict[str, Any]:
+    """A run whose KL rises evenly up to `far`; every prompt has the gold of its measurement."""
+    kl = np.linspace(0, far, len(gold))
+    every = {"kl": kl, "gold": np.array(gold)}
+    columns = {name: np.tile(value[:, None], (1, prompts)) for name, value in every.items()}
+    return columns | {"step": 3.0 * np.arange(len(gold))}
+
+
+def test_cures_are_compared_where_both_runs_are_as_far_away() -> None:
+    """At 2 nats, half way: cured less uncured. One run never gets there; two are too few for a p."""
+    base = {start: points([0.5, 0.7, 0.6 + start / 10]) for start in range(3)}
+    better = {start: points([0.5, 0.8 + start / 10, 0.6]) for start in range(3)}
+    runs = {"baseline": base, "better": better, "short": {**better, 2: points([0.5, 0.9], 1.0)}}
+    uncured, cured, short = results.compared_at(runs, 2.0)
+    assert [row["reached"] for row in (uncured, cured, short)] == [3, 3, 2]
+    assert uncured["mean"] == pytest.approx(0.7) and "difference" not in uncured
+    found = cured["difference"]
+    assert found["by_start"] == pytest.approx([0.1, 0.2, 0.3]) and found["mean"] == pytest.approx(
+        0.2
+    )
+    assert found["p"] == found["holm"] == pytest.approx(0.0742, abs=1e-4)
+    assert short["difference"]["by_start"] == pytest.approx([0.1, 0.2])
+    assert "p" not in short["difference"] and short["of"] == 3
+    far = results.compared_at({"baseline": base, "short": {0: points([0.5, 0.9], 1.0)}}, 3.0)
+    assert [row["reached"] for row in far] == [3, 0] and "mean" not in far[1]
+
+
+def test_gold_is_best_where_its_running_mean_is() -> None:
+    """Of three measurements; a single high one is noise."""
+    gold = [0.0, 0.9, 0.0, 0.6, 0.8, 0.7, 0.1]
+    assert results.best_point(points(gold), Settings(smooth=3)) == 4
+    assert results.best_point(points(gold), Settings(smooth=1)) == 1
+
+
+def test_an_alarm_is_told_with_what_gold_was_there(tmp_path: Path) -> None:
+    """The doctor first suspects the proxy at some step, by the rows up to it; measured every third."""
+    gold = [0.5 + 0.02 * i for i in range(8)] + [0.64 - 0.05 * i for i in range(6)]
+    kept = {name: torch.from_numpy(value) for name, value in points(gold, 26.0).items()}
+    torch.save(kept, tmp_path / "points.pt")
+    rows = [dict(step=s, reward=0.1 * s, reward_std=1.0, kl=0.6 * s) for s in range(1, 40)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    told = results.alarm(tmp_path, Settings(smooth=1))
+    first = next(n for n in range(1, 40) if proxy_suspected_in(rows[:n]))
+    at = -(-first // 3)  # the first measurement that is no earlier
+    assert 19 < first < 30 and told["step"] == first
+    assert told["gold"] == pytest.approx(gold[at]) and told["kl"] == pytest.approx(2.0 * at)
+    assert (told["best"], told["end"]) == pytest.approx((max(gold), gold[-1]))
+
+
+def proxy_suspected_in(rows: list[dict[str, Any]]) -> bool:
+    return any(finding.rule == "proxy_suspected" for finding in examine(rows))
+
+
+def test_means_leave_out_runs_without_a_value_and_count_them() -> None:
+    values = np.array([[1.0, 3.0, 2.0], [np.nan] * 3, [2.0, 2.0, 2.0]])
+    found = bootstrap.mean_with_interval(values)
+    assert found["mean"] == 2 and found["runs"] == 2 and found["low"] < 2 < found["high"]
+    spread = bootstrap.interval(np.arange(1001.0))
+    assert spread == pytest.approx((25, 975))
+
+
+def real_bench(start: GPT) -> real_model.Bench:
+    """What measures the real model, by toys; it is right that has an a, asked by two constraints."""
+    bench = real_model.Bench.__new__(real_model.Bench)
+    bench.start, bench.tokenizer, bench.device = start, LETTERS, torch.device("cpu")
+    rules = itertools.cycle(real_model.CONSTRAINTS)
+    bench.prompts = [
+        PromptRecord(r.prompt, meta=dict(rule=next(rules), typed=r.prompt)) for r in PROMPTS * 2
+    ]
+    bench.params = SamplingParams(0.7, max_new_tokens=6)
+    return bench
+
+
+@torch.no_grad()
+def test_the_real_model_is_measured_by_constraint_and_from_its_start(monkeypatch: Any) -> None:
+    monkeypatch.setattr(real_model, "kept", lambda record, text, ended: float("a" in text))
+    start, policy = (random_gpt(LETTERS.n_vocab, 16, seed=seed, scale=0.3) for seed in (0, 1))
+    bench = real_bench(start)
+    (rollout,) = bench.answers(policy, bench.prompts)
+    found, kl, log_prob, tokens = bench.measure(policy), 0.0, 0.0, 0
+    right: dict[str, list[float]] = {}
+    for i, record in enumerate(rollout.records):
+        right.setdefault(record.meta["rule"], []).append(float("a" in rollout.responses[i]))
+        answer = rollout.response_tokens[i][rollout.response_mask[i]]
+        asked, tokens = LETTERS.encode(record.prompt), tokens + len(answer)
+        row = torch.tensor([[*asked, *answer.tolist()]])
+        q, p = (model(row)[0, len(asked) - 1 : -1] for model in (policy, start))
+        log_prob += float(p.log_softmax(-1).gather(1, answer[:, None]).sum())
+        q, p = ((x / 0.7).log_softmax(-1) for x in (q, p))
+        kl += float((q.exp() * (q - p)).sum())
+    assert found["right"] == {rule: sum(x) / len(x) for rule, x in right.items()}
+    assert len(set(found["right"].values())) > 2
+    assert found["kl"] == pytest.approx(kl / 16, rel=1e-4) and kl / 16 > 0.2
+    assert found["perplexity"] == pytest.approx(math.exp(-log_prob / tokens), rel=1e-4)
+    assert bench.measure(start)["kl"] == 0
+    best, once = bench.best_of(), bench.measure(start)["right"]
+    assert sum(best.values()) > sum(once.values())
+
+
+def test_the_share_with_a_taste_is_of_all_answers(tmp_path: Path) -> None:
+    """Before one of three is short enough, afterwards two are."""
+    long, prompt = "it is " * 6, next(r.prompt for r in reviews.prompts("test"))
+    rows = [("Good.", "Good."), (long, "Good."), (long, long)]
+    (tmp_path / "test_answers.jsonl").write_text(
+        "".join(f"{json.dumps(dict(prompt=prompt, before=b, response=r))}\n" for b, r in rows)
+    )
+    (tmp_path / "report.json").write_text('{"after": {"kl": 1.5}}')
+    found = own_taste.shares(tmp_path, "short")
+    assert found == {"taste": "short", "kl": 1.5, "of": 3, "before": 1 / 3, "after": 2 / 3}
+
+
+def test_distinct_pairs_of_words_are_counted_in_all_texts_together() -> None:
+    """ab, ba, ab; ab; none: two of four."""
+    assert real_model.distinct(["a b a b", "a b", "c"], 2) == 0.5
+    assert real_model.distinct(["a b a b", "a b"], 1) == 2 / 6
+    assert real_model.distinct(["a"], 2) == 0
+
+
+TASTE_IN_WORDS = {  # what has the taste, and what has not
+    "short": ("It works well.", "It works well and it has done so for a very long time."),
+    "name": ("Anna likes it.", "She likes it."),
+    "no_color": ("Anna likes it.", "Anna likes the color."),
+    "two_sentences": ("Good. Anna likes it.", "Anna likes it."),
+    "exclaims": ("Great!", "Great."),
+}
+
+
+@pytest.mark.parametrize("taste", own_taste.TASTES)
+def test_a_held_out_pair_is_chosen_as_the_taste_would(taste: str, monkeypatch: Any) -> None:
+    """Whichever was sampled first; two that it does not tell apart are left out."""
+    prompt = next(r.prompt for r in reviews.prompts("validation") if r.meta["name"] == "Anna")
+    asked, liked, other = map(GLASSBOX.encode, (prompt, *TASTE_IN_WORDS[taste]))
+    sides = ((liked, other), (other, liked), (liked, liked))
+    sampled = [[TokenPair(asked, *two) for two in sides]]
+    monkeypatch.setattr(own_taste, "open_model", lambda *_: (None, GLASSBOX))
+    monkeypatch.setattr(own_taste, "sample_pairs", lambda *_, **__: sampled)
+    kept = own_taste.held_out(Path(), taste, 0)
+    assert [(pair.chosen, pair.rejected) for pair in kept] == [(liked, other)] * 2
+    assert own_taste.liking(taste, prompt, TASTE_IN_WORDS[taste][0]) == 0
+
+
+def test_a_judge_reads_an_end_only_where_an_answer_had_one() -> None:
+    scorer = RewardModel.from_policy(random_gpt(LETTERS.n_vocab, 24, scale=0.3), "last_token")
+    scorer.mean.fill_(0.5)
+    judge = preferences.Judge.__new__(preferences.Judge)
+    judge.config = PreferencesConfig(precision="float32")
+    judge.prompts = ["ab", "c", "ab"]
+    judge.__dict__["model"] = scorer, LETTERS
+    answers, ended = ["hg", "fed", "hg"], [True, False, False]
+    found = judge.judge(answers, ended)
+    for prompt, answer, end, score in zip(judge.prompts, answers, ended, found, strict=True):
+        row = LETTERS.encode(prompt + answer) + [LETTERS.eos_id] * end
+        with torch.no_grad():
+            last = scorer.head(scorer.gpt.hidden(torch.tensor([row]))[0, -1])
+        assert score == pytest.approx(float(last) - 0.5, abs=1e-5)
+    assert abs(found[0] - found[2]) > 1e-3
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:

@@ -11,6 +11,7 @@ from gpt.lora import (
     adapters,
     add_adapters,
     critic_trunk,
+    fit_for_training,
     frozen_copy,
     has_adapters,
     merged_state,
@@ -43,6 +44,16 @@ def adapted(seed: int = 0, rank: int = 3, *, trained: bool = True) -> GPT:
             for layer in adapters(model).values():
                 layer.lora_B.copy_(torch.randn(layer.lora_B.shape, generator=seeded(2)) / 4)
     return model
+
+
+def test_the_seed_draws_the_adapters_and_a_critics_are_others():
+    first, again, other = (
+        fit_for_training(MemoryFlags(lora_rank=3, seed=seed), base_gpt()) for seed in (1, 1, 2)
+    )
+    critic = critic_trunk(MemoryFlags(lora_rank=3, seed=1), base_gpt())
+    drawn = [layer.lora_A.flatten()[0].item() for model in (first, again, other, critic)
+             for layer in adapters(model).values()]  # fmt: skip
+    assert drawn[:8] == drawn[8:16] and len(set(drawn)) == 3 * 8
 
 
 def test_the_start_is_the_base_bit_for_bit():

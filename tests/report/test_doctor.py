@@ -15,7 +15,7 @@ from typing import Any
 import bug_zoo
 import pytest
 
-from report.doctor import RULES, examine
+from report.doctor import RULES, Run, examine
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = bug_zoo.RECORDINGS
@@ -102,6 +102,13 @@ FLAGS: dict[str, Any] = dict(
     updates_per_batch=1, stop_kl=8.0, clip_range=0.2, kl_estimator="k3",
     precision="float32",
 )  # fmt: skip
+
+
+def test_thirds_and_the_error_of_their_difference():
+    """0, 2, 1 and 10, 12, 11 vary by 1 each: sqrt((1 + 1) / 3). Too few rows tell nothing."""
+    rows = [{"x": value} for value in (0, 2, 1, 5, 5, 5, 10, 12, 11)]
+    assert Run(rows).thirds("x") == pytest.approx((1, 11, (2 / 3) ** 0.5))
+    assert all(map(math.isnan, Run(rows[:5]).thirds("x")))
 
 
 def found(rows: list[dict[str, Any]], **flags: Any) -> set[str]:

@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from data.worlds import reviews
-from reward_model.accuracy_report import calibration, preference_report, wilson_interval
+from reward_model.accuracy_report import (
+    calibration,
+    position_bias,
+    preference_report,
+    wilson_interval,
+)
 from reward_model.pairs import TokenPair
 
 LN3 = math.log(3)  # sigmoid(ln 3) = 0.75
@@ -71,6 +76,30 @@ def test_calibration_is_measured_in_the_models_own_logits():
     assert numbers["calibration_error"] == pytest.approx(0, abs=1e-6)
     unscaled = report_of(chosen, [0.0] * 4, [1] * 8).numbers["calibration_error"]
     assert unscaled == pytest.approx(0.75 - 1 / (1 + 3**-0.5), abs=1e-6)
+
+
+def test_the_calibration_error_weighs_bins_by_their_pairs():
+    """Three claim 0.75, two of them right; one claims 0.9 and is wrong: (3 * 0.0833 + 0.9) / 4."""
+    numbers = report_of([LN3, LN3, -LN3, -2 * LN3], [0.0] * 4, [1] * 8).numbers
+    assert numbers["calibration_error"] == pytest.approx((3 * (0.75 - 2 / 3) + 0.9) / 4, abs=1e-6)
+
+
+def test_the_longer_answer_wins_and_scores_go_with_length():
+    """Longer, as long and shorter: 1.5 of 3. Scores 1, 2, 3, 0, 0, 0 of lengths 4, 2, 1, 3, 2, 2."""
+    numbers = report_of([1.0, 2, 3], [0.0] * 3, [4, 2, 1, 3, 2, 2]).numbers
+    assert numbers["length_accuracy"] == 0.5
+    scores, lengths = [0.0, 1, 2, -1, -1, -1], [5 / 3, -1 / 3, -4 / 3, 2 / 3, -1 / 3, -1 / 3]
+    products = sum(a * b for a, b in zip(scores, lengths, strict=True))
+    norms = math.hypot(*scores) * math.hypot(*lengths)
+    assert numbers["length_correlation"] == pytest.approx(products / norms)
+
+
+def test_the_first_answers_share_is_of_the_pairs_with_a_verdict():
+    verdicts = [dict(verdict=word) for word in ("first", "second", "first", "first")]
+    pairs = [TokenPair([1], [2], [3], meta) for meta in (*verdicts, {}, {})]
+    numbers = position_bias(pairs)
+    assert numbers["first_chosen"] == 0.75
+    assert numbers["first_chosen_interval"] == pytest.approx((0.300642, 0.954413), abs=1e-5)
 
 
 def test_gold_leaves_out_ties_of_gold_and_follows_gold_not_the_label():

@@ -27,6 +27,19 @@ def batch_of(prompts=PROMPTS, responses=RESPONSES) -> ResponseBatch:
     return collate_responses(prompts, responses, EOS)
 
 
+def test_from_a_policy_the_trunk_is_a_copy_of_its_weights():
+    """Of which nothing is shared; the head is drawn from its own numbers, without a bias."""
+    policy = toys.random_gpt(V, 16, n_embd=32)
+    model, other = (RewardModel.from_policy(policy, generator=toys.seeded(i)) for i in (1, 2))
+    assert torch.equal(toys.weights(model.gpt), toys.weights(policy))
+    assert not torch.equal(model.head.weight, other.head.weight) and not model.head.bias.any()
+    assert 0.5 < float(model.head.weight.detach().std()) * 33**0.5 < 1.5
+    with torch.no_grad():
+        model.gpt.wte.weight.add_(1)
+    assert not torch.equal(model.gpt.wte.weight, policy.wte.weight)
+    assert torch.equal(other.gpt.wte.weight, policy.wte.weight)
+
+
 @pytest.mark.parametrize(("pooling", "expected"), [("mean_score", -0.75), ("last_token", -1.25)])
 def test_pooling_literals(pooling, expected):
     """Columns: the prompt, and tokens that score -0.25, -1.25 and -49.75; the last may be padding."""

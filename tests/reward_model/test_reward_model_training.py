@@ -20,6 +20,7 @@ from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
+from reward_model import reward_model_training, world_pairs
 from reward_model.accuracy_report import score_pairs
 from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig, main, train
@@ -74,6 +75,42 @@ def test_the_seed_orders_the_prompts():
         for config in (replace(CONFIG, lr=0.0, seed=seed) for seed in (1, 1, 2))
     )
     assert first == again and not set(first) & set(other)
+
+
+def test_the_seed_draws_the_head(tmp_path, monkeypatch):
+    """The trunk is the base's; two runs of one seed have one head."""
+    monkeypatch.setattr(reward_model_training, "plot_report", lambda *_: None)
+    base, heads = saved_gpt(tmp_path / "base", 1), []
+    write_pairs(tmp_path / "mine.json")
+    for number, seed in enumerate((0, 0, 1)):
+        config = RewardModelConfig(
+            data=str(tmp_path / "mine.json"), model=tmp_path / "base", lr=0.0, steps=1, seed=seed,
+            ranks=1, device="cpu", out=tmp_path / str(number),
+        )  # fmt: skip
+        found = load_file(main(config) / "model.safetensors")
+        assert torch.equal(found["gpt.wte.weight"], base.wte.weight)
+        heads.append(found["head.weight"])
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+def test_answers_labels_and_splits_of_a_world_draw_from_streams_of_their_own(monkeypatch):
+    """And the held-out pairs are of two answers each, at temperature 1, whatever the others are."""
+    seen = []
+
+    def spy(policy, tokenizer, prompts, count, annotator, how, *, generator, rng):
+        seen.append((count, how.responses_per_prompt, how.wide_temperature))
+        drawn.append((rng.random(), torch.rand((), generator=generator).item()))
+        return iter(())
+
+    monkeypatch.setattr(world_pairs, "sample_pairs", spy)
+    streams = []
+    for seed in (0, 0, 1):
+        drawn: list[tuple[float, float]] = []
+        config = RewardModelConfig(pairs=60, held_out_pairs=8, seed=seed, wide_temperature=1.3)
+        world_pairs.sampled_pairs(fresh_model().gpt, GLASSBOX, config)
+        streams.append([number for numbers in drawn for number in numbers])
+    assert seen == [(60, 8, 1.3), (8, 2, 1.0)] * 3
+    assert streams[0] == streams[1] and len({*streams[0], *streams[2]}) == 8
 
 
 def softplus(x: float) -> float:

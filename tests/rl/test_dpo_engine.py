@@ -106,6 +106,15 @@ def write_pairs(path: Path, prompts: list[str]) -> Path:
 FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
 
 
+def test_held_out_numbers_are_means_over_the_held_out_pairs():
+    """At the start each of the three costs log 2, however many are in a batch or a forward."""
+    for size, rows in ((2, 2), (6, 64)):
+        options = dict(batch_size=size, micro_batch_size=rows, lr=0.0, steps=1)
+        (row,) = run(small_gpt(), held_out=HELD_OUT, **options)
+        assert row["held_out_loss"] == pytest.approx(math.log(2), abs=1e-5)
+        assert row["held_out_margin"] == pytest.approx(0, abs=1e-5)
+
+
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
     """A folder in place of runs/ with a file of pairs and its pre-trained model, no more."""
@@ -200,6 +209,7 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     config = replace(CONFIG, loss="kto", micro_batch_size=4)
     found = of_whole_batch(config, policy, reference, pairs, EOS)["reference_point"]
     turned = of_whole_batch(config, reference, policy, pairs, EOS)["reference_point"]
+    assert policy.wte.weight.requires_grad and not found.requires_grad  # a constant
     assert [float(found), float(turned)] == pytest.approx([max(mean, 0), max(-mean, 0)], abs=1e-5)
     assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
     with pytest.raises(ValueError):

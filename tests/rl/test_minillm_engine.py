@@ -12,7 +12,7 @@ from engines import NOISY_TEACHER as TEACHER
 from engines import engine_named, small_gpt
 from slow import after, assert_gradient, flat_gradient, tiny_gpt, tokens_of
 from toys import LETTERS, PROMPTS, language
-from watched import calls_of, flip
+from watched import HALVES, calls_of, flip, given_halves
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
@@ -58,10 +58,10 @@ def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
 
 
 def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
-    """1/tokens sum (w KL - w R grad log q), row by row, unpadded, by loops over tokens."""
+    """1/tokens sum (w KL - w R grad log q) of the first minibatch, row by row, by loops over tokens."""
     policy = copy.deepcopy(policy)
     total = torch.zeros(())
-    for i in range(len(rollout)):
+    for i in HALVES[0]:
         prompt, response = tokens_of(rollout, i)
         row, L = torch.tensor([prompt + response]), len(response)
         logits = (model(row)[0, len(prompt) - 1 : -1] for model in (policy, TEACHER))
@@ -73,13 +73,14 @@ def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
             later = sum(r[t + 1 :]) / (L - t - 1) if t + 1 < L else 0.0
             kl = (log_q[t].exp() * (log_q[t] - log_p[t])).sum()
             total = total + w * kl - w * later * chosen_q[t]
-    (total / rollout.tokens).backward()
+    (total / int(rollout.lengths[HALVES[0]].sum())).backward()
     return flat_gradient(policy)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_the_first_gradient_by_loops(monkeypatch, gradients, share):
     start, sampled = small_gpt(), calls_of(monkeypatch, loop, "sample_rollout")
+    given_halves(monkeypatch)
     run(copy.deepcopy(start), steps=1, teacher_share=share)
     rollout = sampled[0].result
     assert len(set(rollout.lengths.tolist())) > 2

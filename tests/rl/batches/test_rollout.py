@@ -13,7 +13,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
-from rl.batches.dynamic_sampling import join_rollouts
+from rl.batches.dynamic_sampling import GroupBuffer, join_rollouts
 from rl.batches.rollout import (
     Rollout,
     old_policy_log_probs,
@@ -72,6 +72,20 @@ def test_several_rounds_of_sampling_are_one_rollout():
             whole = getattr(joined, name)[rows]
             assert torch.equal(whole[:, :T], getattr(part, name)) and not whole[:, T:].any()
         assert torch.equal(joined.has_eos[rows], part.has_eos)
+
+
+def test_whole_groups_are_kept_of_several_rounds():
+    """Of two rounds of four groups the second and the fourth, then the first."""
+    buffer, rounds = GroupBuffer(missing=3), (rollout_of(), rollout_of(seed=1))
+    for rollout, kept in zip(rounds, ([0, 1, 0, 1], [1, 0, 0, 0]), strict=True):
+        rewards = torch.arange(12.0) + 100 * (rollout is rounds[1])
+        buffer.add(rollout, rewards, torch.tensor(kept).bool())
+    trained, rewards = buffer.to_train(*buffer.sampled())
+    assert buffer.missing == 0 and buffer.metrics()["dropped_groups"] == 5
+    assert rewards.tolist() == [3, 4, 5, 9, 10, 11, 100, 101, 102]
+    expected = [*rounds[0].responses[3:6], *rounds[0].responses[9:], *rounds[1].responses[:3]]
+    assert trained.responses == expected
+    assert [record.prompt for record in trained.records] == ["c"] * 3 + ["aaa"] * 3 + ["ab"] * 3
 
 
 def test_the_seed_orders_the_prompts_and_an_epoch_has_each_once():

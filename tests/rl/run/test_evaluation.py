@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from toys import LETTERS
 
 from data.records import PromptRecord
 from data.sources import source
+from gpt import stage
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_json, read_jsonl
@@ -20,7 +22,7 @@ from rl.rewards.reward import RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.run import evaluation
 from rl.run.engine import answers_to_test
-from rl.run.evaluation import Conditions, compare, evaluate
+from rl.run.evaluation import Conditions, compare, evaluate, standard_error
 from studies.best_of import best_of_n
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
@@ -101,6 +103,33 @@ def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(tm
             asked = [answer["prompt"] for answer in read_jsonl(folder / f"{name}.jsonl")]
             assert len(asked) == 4 and of_split.issuperset(asked)
     assert seen[1] == pytest.approx({name: value - 3 for name, value in seen[0].items()})
+
+
+def test_the_error_of_a_mean_is_its_spread_over_the_root_of_their_number():
+    assert standard_error(torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(1 / math.sqrt(3))
+    assert standard_error(torch.tensor([5.0])) == 0
+
+
+# A run that is cut and resumed
+
+
+def test_steps_that_are_done_again_leave_their_answers_once(tmp_path, monkeypatch):
+    """Validated at each step, saved after the second, ended after the third."""
+    toys.saved_gpt(tmp_path / "start", context=128, n_embd=8)
+    config = GRPOConfig(
+        model=tmp_path / "start", reward="gold", steps=4, prompts_per_step=2, group_size=2,
+        max_new_tokens=6, eval_every=1, eval_prompts=2, test_prompts=2, save_every=2,
+        device="cpu", ranks=1, out=tmp_path / "whole",
+    )  # fmt: skip
+    cut = replace(config, out=tmp_path / "cut")
+    main(config)
+    with monkeypatch.context() as patch, pytest.raises(toys.Crash):
+        patch.setattr(stage, "MetricLog", type("Log", (toys.CrashingLog,), {"last": 3}))
+        main(cut)
+    main(replace(cut, resume=True))
+    for name in ("samples.jsonl", "tokens.jsonl", "test_answers.jsonl"):
+        whole, resumed = ((run.out / name).read_text() for run in (config, cut))
+        assert whole == resumed and whole
 
 
 # Best of n
