@@ -97,7 +97,3 @@ def lines_of(*folders: str) -> int:
 )
 def test_lines_of_python(folders: tuple[str, ...], most: int) -> None:
     assert lines_of(*folders) <= most
-
-
-def test_words_of_documents() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 34_269

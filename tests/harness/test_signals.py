@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from forked import forked
 
+from harness import signals
 from harness.command_line import run_script
 from harness.errors import NothingToDo
 from harness.files import read_jsonl, write_json
@@ -145,6 +147,8 @@ def test_ranks_stop_after_the_same_step(tmp_path, kill, name):
     def disturb(step: int) -> None:
         if step == 3 and is_main():
             kill(os.getppid(), getattr(signal, name))
+            while not signals.STATE[signals.CAME]:  # a step takes no time here
+                time.sleep(0.01)
 
     config = RankFlags(out=tmp_path / "run")
     done = forked(lambda: run_script(lambda config: run(config, disturb), config))
