@@ -89,8 +89,8 @@ for name, run in runs.items():
         print(f"{name:16} {mine}")
 
 # %% [markdown]
-# The library's rule agrees on all recordings. It allows more in bfloat16, because its rounding is
-# larger ([19](19_when_the_sampler_is_not_the_policy.ipynb), section 5, measures it):
+# The library's rule agrees on all recordings. It allows ten times as much in bfloat16, whose rounding
+# is larger ([19](19_when_the_sampler_is_not_the_policy.ipynb), section 5, measures it):
 
 # %%
 plots.code(ratio_at_start)

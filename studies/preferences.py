@@ -530,7 +530,11 @@ def table(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, runs in by_policy(found).items():
         last = [points[-1] for points in runs]
-        cells = [spread([p[key] for p in last if key in p], n) for _, key, n in COLUMNS]
+        cells = [  # the KL of best of n is a bound
+            "at most " * ((name, key) == (BEST, "kl"))
+            + spread([p[key] for p in last if key in p], n)
+            for _, key, n in COLUMNS
+        ]
         lines.append([name, str(len(runs)), *cells])
     return markdown(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines)
 
