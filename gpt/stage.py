@@ -18,7 +18,7 @@ from gpt.recipes import run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
-from harness.run_folder import finish_run, open_run, stepping, write_report
+from harness.run_folder import finish_run, open_run, training_steps, write_report
 from harness.training_state import saved_step
 
 Rows = list[dict[str, Any]]
@@ -76,7 +76,7 @@ def run_stage(stage: Stage, config: Any) -> Path:
         title=plan.title or stage.name, extra_steps=plan.extra_steps,
     )  # fmt: skip
     print(f"{plan.said} ({device}, {config.precision})", *filter(None, [plan.more]), sep="\n")
-    with stepping(log, folder):
+    with training_steps(log, folder):
         stage.train(config, work, log, folder)
     stage.keep(config, work, log, folder)
     write_report(folder)

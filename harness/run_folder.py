@@ -132,7 +132,7 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
 
 
 @contextmanager
-def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
+def training_steps(log: MetricLog, folder: Path) -> Iterator[None]:
     """Around a run's steps: signals wait, Diverged becomes a UserError, an early end leaves a page."""
     try:
         with signals_wait():

@@ -20,7 +20,7 @@ from harness.errors import NothingToDo, UserError
 from harness.flags import TrainingFlags
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run, read_record, stepping
+from harness.run_folder import finish_run, open_run, read_record, training_steps
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -207,7 +207,7 @@ def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path, mo
     log.rows = [{"step": 4}]
     drawn: list[Path] = []
     monkeypatch.setattr(run_folder, "page_of_the_unfinished", drawn.append)
-    with pytest.raises(UserError) as error, stepping(log, tmp_path):
+    with pytest.raises(UserError) as error, training_steps(log, tmp_path):
         keep_state(state, tmp_path, 2, last=False)
     assert one_sentence(error).startswith("step 4: ")
     assert (tmp_path / "state.pt").read_bytes() == good

@@ -22,7 +22,7 @@ from harness.flags import TrainingFlags
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.ranks.collectives import is_main
-from harness.run_folder import finish_run, open_run, run_missing, stepping
+from harness.run_folder import finish_run, open_run, run_missing, training_steps
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -50,7 +50,7 @@ def run(config: Flags, disturb=lambda step: None, size: int = 1) -> Counter:
     folder = open_run(config.out, config, resume=config.resume)
     start = saved_step(folder) if config.resume else 0
     log = MetricLog(config.steps, path=folder / "metrics.jsonl", start=start)
-    with stepping(log, folder):
+    with training_steps(log, folder):
         if config.resume:
             state.load(folder)
         for step in state.steps_left(config.steps):
