@@ -18,6 +18,7 @@ from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.lora import adapters, add_adapters, merged_state
+from gpt.model import GPT, GPTConfig
 from gpt.published import load_gpt2, save_gpt2
 from gpt.tokenizer import DIGITS_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import read_tokenizer, write_tokenizer
@@ -179,6 +180,15 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
         assert all(
             torch.equal(a, b) for a, b in zip(back.parameters(), model.parameters(), strict=True)
         )
+
+
+def test_config_json_says_all_of_a_shape(tmp_path: Path) -> None:
+    """No number is the one that is taken where the key is missing."""
+    shape = dict(n_layer=2, n_head=6, n_embd=48)
+    llama = LlamaConfig(101, 40, **shape, n_key_head=2, n_inner=80, rope_base=5e4, norm_eps=3e-6)
+    for model in (small(llama), GPT(GPTConfig(101, 40, **shape)).initialize()):
+        save_gpt2(model, tmp_path)
+        assert load_gpt2(tmp_path).config == model.config
 
 
 @pytest.mark.parametrize(

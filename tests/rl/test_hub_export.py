@@ -13,6 +13,7 @@ from toys import GLASSBOX
 from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
+from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from gpt.published import load_with_tokenizer
@@ -98,6 +99,27 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     ]
     batch = reader.pad({"input_ids": rows}, return_tensors="pt")
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@torch.no_grad()
+def test_a_score_without_a_bias_and_what_is_to_be_added_are_the_normalised_reward(kind) -> None:
+    """A GPT-2's last norm has a shift that takes all of it."""
+    gpt: GPT = random_gpt(BYTES)
+    if kind == "llama":
+        shape = LlamaConfig(BYTES.n_vocab, 64, 2, 4, 16, n_key_head=2, n_inner=24)
+        gpt = Llama(shape).eval()
+        toys.randomized(gpt, 1, 0.3)
+    model = RewardModel.from_policy(gpt).eval()
+    model.head.bias.fill_(0.4)
+    model.mean.fill_(-1.5)
+    model.std.fill_(0.3)
+    prompt, answer = BYTES.encode("12+7="), [*BYTES.encode(" good."), BYTES.eos_id]
+    expected = model(collate_responses([prompt], [answer], BYTES.eos_id))[0]
+    trunk, score, offset, tokenizer = export.as_classifier(model, BYTES)
+    found = trunk.hidden(torch.tensor([[*prompt, *answer]]))[0, -1] @ score[0] + offset
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert (offset == 0) == (kind == "gpt") and tokenizer.pad_id != tokenizer.eos_id
 
 
 @pytest.mark.parametrize(
