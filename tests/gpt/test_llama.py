@@ -26,6 +26,7 @@ from gpt.huggingface import LLAMA3, save_hf
 from gpt.llama import Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
+from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from gpt.tokenizer_files import BYTE_LEVEL, write_tokenizer
 from harness.errors import UserError
@@ -351,6 +352,15 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
         assert all(
             torch.equal(a, b) for a, b in zip(back.parameters(), model.parameters(), strict=True)
         )
+
+
+def test_config_json_says_all_of_a_shape(tmp_path: Path) -> None:
+    """No number is the one that is taken where the key is missing."""
+    shape = dict(n_layer=2, n_head=6, n_embd=48)
+    llama = LlamaConfig(101, 40, **shape, n_key_head=2, n_inner=80, rope_base=5e4, norm_eps=3e-6)
+    for model in (small(llama), GPT(GPTConfig(101, 40, **shape)).initialize()):
+        save_hf(model, tmp_path)
+        assert ModelFolder.open(tmp_path).shape == model.config
 
 
 @pytest.mark.parametrize(

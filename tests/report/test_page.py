@@ -15,7 +15,8 @@ from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 from harness.paths import REPORT
 from report.__main__ import ReportConfig, main
-from report.doctor import read_run
+from report.doctor import Run, read_run
+from report.intervals import measured
 from report.page import page_html
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
@@ -157,6 +158,15 @@ def test_one_run_gets_its_page(tmp_path: Path) -> None:
 def table_of(runs, capsys) -> str:
     main(ReportConfig(tuple(runs), group=True))
     return capsys.readouterr().out
+
+
+def test_a_runs_numbers_are_its_last_validation_and_its_test() -> None:
+    """A number that a later row lacks is the one of the row before; those of training are none."""
+    rows = [{"step": step, "reward": 9.0, "validation/kl": float(step)} for step in (1, 2)]
+    rows += [{"step": 3, "reward": 9.0, "held_out_loss": 0.5}]
+    run = Run(rows, {}, {"before": {"gold": 0.1}, "after": {"gold": 0.9}})
+    found = measured(run)
+    assert found == {"validation/kl": 2.0, "held_out_loss": 0.5, "test/gold": 0.9}
 
 
 def test_groups_are_compared_seed_by_seed(tmp_path: Path, capsys) -> None:

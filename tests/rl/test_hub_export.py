@@ -127,6 +127,27 @@ def test_a_qwen3_with_a_head_of_its_own_and_its_reward_model(tmp_path, require) 
     torch.testing.assert_close(theirs(ids).logits[0] + offset, ours, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@torch.no_grad()
+def test_a_score_without_a_bias_and_what_is_to_be_added_are_the_normalised_reward(kind) -> None:
+    """A GPT-2's last norm has a shift that takes all of it."""
+    gpt: GPT = random_gpt(BYTES)
+    if kind == "llama":
+        shape = LlamaConfig(BYTES.n_vocab, 64, 2, 4, 16, n_key_head=2, n_inner=24)
+        gpt = Llama(shape).eval()
+        toys.randomized(gpt, 1, 0.3)
+    model = RewardModel.from_policy(gpt).eval()
+    model.head.bias.fill_(0.4)
+    model.mean.fill_(-1.5)
+    model.std.fill_(0.3)
+    prompt, answer = BYTES.encode("12+7="), [*BYTES.encode(" good."), BYTES.eos_id]
+    expected = model(collate_responses([prompt], [answer], BYTES.eos_id))[0]
+    trunk, score, offset, tokenizer = export.as_classifier(model, BYTES)
+    found = trunk.hidden(torch.tensor([[*prompt, *answer]]))[0, -1] @ score[0] + offset
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert (offset == 0) == (kind == "gpt") and tokenizer.pad_id != tokenizer.eos_id
+
+
 @pytest.mark.parametrize(
     "data, kept", [("instructions", True), ("mine.jsonl", True), ("reviews", False)]
 )

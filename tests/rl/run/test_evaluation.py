@@ -17,6 +17,7 @@ from gpt import stage
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_json, read_jsonl
+from rl import loop
 from rl.grpo_engine import GRPOConfig, main
 from rl.rewards.reward import RuleReward
 from rl.rewards.verifiable import VerifiableReward
@@ -81,10 +82,18 @@ def test_an_answer_that_was_cut_off_pays_its_price_here_too():
     assert both == [worth[text] for text in found.responses]
 
 
-def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(tmp_path):
+def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(
+    tmp_path, monkeypatch
+):
     """Two runs whose one step is too small to change an answer; no answer of theirs ends."""
     toys.saved_gpt(tmp_path / "start", context=128, n_embd=8)
-    seen = []
+    seen, trained, sample = [], set(), loop.sample_rollout
+
+    def noted(policy, tokenizer, records, *more, **options):
+        trained.update(record.prompt for record in records)
+        return sample(policy, tokenizer, records, *more, **options)
+
+    monkeypatch.setattr(loop, "sample_rollout", noted)
     for price in (0.0, 3.0):
         folder = main(
             GRPOConfig(
@@ -102,6 +111,7 @@ def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(tm
             of_split = {record.prompt for record in source("reviews").prompts(split)}
             asked = [answer["prompt"] for answer in read_jsonl(folder / f"{name}.jsonl")]
             assert len(asked) == 4 and of_split.issuperset(asked)
+    assert trained and trained <= {record.prompt for record in source("reviews").prompts("train")}
     assert seen[1] == pytest.approx({name: value - 3 for name, value in seen[0].items()})
 
 
