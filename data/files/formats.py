@@ -84,14 +84,15 @@ def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> A
     """A side as text: a conversation, or for a chat model a plain question, in its form.
 
     DropRow for a conversation that the template cannot write. A plain prompt that already has the form
-    of a chat stays as it is, and so does its answer. Where no answer is `learned` from, the prompt is
-    the one to sample from.
+    of a chat stays as it is, and so does its answer; a transcript is a conversation. Where no answer is
+    `learned` from, the prompt is the one to sample from.
     """
     prompt, response = side.prompt, side.response
     if isinstance(prompt, str):
         if chat is None or not prompt.strip() or chat.is_written(prompt):
             return side
-        prompt = (Turn("user", prompt),)
+        whole = TRANSCRIPT.fullmatch(prompt)
+        prompt = asked(transcribed(whole[1])) if whole else (Turn("user", prompt),)
     try:
         if learned and response and response.strip():
             prompt, response, odd = answered_conversation(prompt, response, chat)
@@ -190,7 +191,7 @@ def alpaca_side(row: Row, key: str) -> Answered:
 
 
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
-TRANSCRIPT = re.compile(r"\s*Human:.*\n\nAssistant:", re.DOTALL)
+TRANSCRIPT = re.compile(r"(\s*Human:.*)\n\nAssistant:\s*", re.DOTALL)  # up to an answer
 
 
 def hh_side(row: Row, key: str) -> Answered:
@@ -201,19 +202,27 @@ def hh_side(row: Row, key: str) -> Answered:
     before, marker, answer = text_of(row, key).rpartition("\n\nAssistant:")
     if not marker or "\n\nHuman:" in answer:
         raise DropRow("no answer at the end")
-    opening, *pieces = HH_TURN.split("\n\n" + before.strip())
+    return Answered(asked(transcribed(before)), answer.strip())
+
+
+def transcribed(text: str) -> list[Turn]:
+    """The turns of a transcript before the answer."""
+    opening, *pieces = HH_TURN.split("\n\n" + text.strip())
     if opening.strip():
         raise DropRow("text before the first turn")
-    turns = [
-        Turn("user" if speaker == "Human" else "assistant", text)
-        for speaker, text in zip(pieces[::2], pieces[1::2], strict=True)
-    ]
-    return Answered(asked(turns), answer.strip())
+    speakers = ("user" if speaker == "Human" else "assistant" for speaker in pieces[::2])
+    return [Turn(*turn) for turn in zip(speakers, pieces[1::2], strict=True)]
 
 
 # Lists of messages: TRL's "conversational" data, UltraFeedback binarized.
 
-LEARNED = ("weight", "train", "training", "trainable")  # of a message or a row; 0 or false: not
+LEARNED = (
+    "weight",
+    "train",
+    "training",
+    "trainable",
+    "loss",
+)  # of a message or a row; 0 or false: not
 
 
 def is_learned(marked: Row) -> bool:
@@ -223,7 +232,13 @@ def is_learned(marked: Row) -> bool:
 
 MESSAGES = (list, dict)  # a conversation, or one message alone
 TEXT_PARTS = ("text", "input_text", "output_text")
-MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
+MORE_THAN_TEXT = (
+    "tool_calls",
+    "function_call",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+)  # in a message
 
 
 def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
@@ -251,6 +266,7 @@ def turns_of(row: Row, key: str) -> list[Turn]:
     messages, turns = field(row, key), list[Turn]()
     for message in messages if isinstance(messages, list) else [messages]:
         role = str(message.get("role")).lower() if isinstance(message, dict) else None
+        role = "system" if role == "developer" else role  # OpenAI's newer name
         if role not in HEADINGS:
             raise BadRow(
                 f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)}"

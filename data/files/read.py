@@ -199,6 +199,9 @@ def _ends_within(record: PreferenceRecord | ResponseRecord | PromptRecord, end: 
     return any(end in getattr(record, name, "") for name in ("chosen", "rejected", "response"))
 
 
+LISTED = re.compile(
+    r"""\s*\[\s*(?:\{\s*["'](?:role|content|from|value)["']:|["']).*\]\s*""", re.DOTALL
+)
 BLANK_END = re.compile(r"[^\S\n]\Z")  # a token of its own, and the answer's first word lacks it
 
 
@@ -328,6 +331,14 @@ def _read(
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
             notes["ratings that are no numbers"] += lead != lead
+            notes["a list written as text, such as of messages in a table,"] += (
+                not recorded
+                and any(
+                    isinstance(text, str) and LISTED.fullmatch(text) is not None
+                    for side in found.sides
+                    for text in (side.prompt, side.response)
+                )
+            )
             as_it_is = sides[0].prompt == found.sides[0].prompt
             if as_it_is and not recorded:
                 notes["no space or line break between prompt and answer"] += _touches(record)

@@ -11,7 +11,8 @@ parameter named `record` gets the prompt's record as well (data/records.py; `rec
 `record.meta` for a row's other columns), one named `ended` whether the response has its EOS.
 
 A function with a parameter `prompts` or `completions` is of TRL's form: it is called by keyword, once a
-batch, with lists of texts and of the rows' values in the columns that it names, and gives a list.
+batch, with lists of texts, never of messages, and of the rows' values in the columns that it names, and
+gives a list.
 
 The function is code and runs with your rights; modules beside its file can be imported. It is read when
 a run starts; --resume refuses when its file, or one in its folder that it imports, has changed since.
@@ -222,7 +223,8 @@ class FunctionReward:
         named = inspect.signature(self.function).parameters
         every = any(each.kind is each.VAR_KEYWORD for each in named.values())
         names = [name for name in sorted(self.columns) if every or name in named]
-        place = f"a batch of {len(rows)} texts with the columns {', '.join(sorted(self.columns))}"
+        columns = ", ".join(sorted(self.columns))
+        place = f"a batch of {len(rows)} texts, not messages, with the columns {columns}"
         values = self._called(place, **{name: [row.get(name) for row in rows] for name in names})
         if len(values) != len(rows):
             raise UserError(f"--reward {self.name} gave {len(values)} numbers for {place}")

@@ -28,7 +28,7 @@ from rl.batches.rollout import Rollout
 if TYPE_CHECKING:
     from reward_model.scalar_head import RewardModel
 
-LARGEST = 1e30  # a reward in size: sums of a batch stay finite in float32
+LARGEST = 1e15  # a reward in size: sums of squares over a batch stay finite in float32
 NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
 OWN = {"reward", "model", "function", "verifiable", "teacher_reward", "step_rewards"}
 

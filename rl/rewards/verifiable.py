@@ -30,6 +30,11 @@ SIGNS = str.maketrans("！٫٬٪−–〜’", "..,%--~'", "\u200b\u200e\u200f")
 SIGNS |= {wide: wide - 0xFEE0 for wide in range(0xFF02, 0xFF5F)}  # full width
 MARKDOWN = r"(?a:(?<![\w*`])[*_`]+(?=\S)|(?<=\S)[*_`]+(?![\w*`]))"  # of **7**, but not of 2**3
 SCRIPT = "\u0400-\u1cff\u2e80-\ud7ff"  # letters and stops of scripts other than Latin and Greek
+MULTIPLES = (  # 7 million is not 7, in other languages neither
+    r"(?:mille|mil|mio|mrd|ml[nd]|bin)\b|mil+[iyohjó]|tausend|tusen|duizend|tys|ribu|juta|nghìn|ngàn|triệu|tỷ|lakh|"
+    "crore|ты?с|тис|млн|млрд|милли|мільй|हज़ार|हजार|लाख|करोड़|ألف|آلاف|ملي|هزار|میلی|ہزار|אלף|"
+    "מילי|พัน|หมื่น|แสน|ล้าน"
+)
 NUMBER = (  # -$1,000.50, 12,34,567, 1 000, .5, 1e3, 1/2, 50%
     r"(?P<number>(?:-[ ]?)?(?:[$€£¥₹₩][ ]?)?-?(?:\d+/0*[1-9]\d*|(?:\.\d+|"
     r"(?:\d{1,3}(?:[,' ]\d\d\d?)*[,' ]\d{3}|\d+)(?:\.\d+)?)(?:e[-+]?\d{1,3})?)[ ]?[%$€£¥₹₩]?)"
@@ -43,7 +48,7 @@ LAST = re.compile(  # the last number of a text, unless it is a part of somethin
     rf"""(?xi) (?<![^\s=:("'{SCRIPT}]) (?<![a-z\d)][("']) (?<![^\w\s.,;:!?)"'=—{SCRIPT}][ ]) (?<!\d[ ])
     {NUMBER} (?!\.\.)  (?: [.,;:?)"'*_`]+  # after it a stop, or else no sign of a formula
     | (?![ ]?(?: [-+*/×÷·^=<>~!\\{{°十百千万萬亿億兆천만억半] | \((?!\w{{3}}) | (?-i:[eiknxyz]\b) | dozen |
-    hundred | thousand | [mbt]r?illion | (?:and[ ]a[ ])?half)) )  (?=\s|$|[{SCRIPT}]) \D*$"""
+    hundred | thousand | [mbt]r?illion | {MULTIPLES} | (?:and[ ]a[ ])?half)) )  (?=\s|$|[{SCRIPT}]) \D*$"""
 )
 
 

@@ -219,6 +219,8 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
         (read_responses, {"messages": said(Q, "No"), "tools": [{"name": "clock"}]}, None),
         (read_responses, {"messages": [*said(Q), {**answered("No")[0], "tool_calls": [1]}]}, None),
         (read_responses, {"messages": [*said(Q), {**answered("No")[0], "thinking": "Hm"}]}, None),
+        (read_responses, {"messages": [*said(Q), {**answered("No")[0], "reasoning": "Hm"}]}, None),
+        (read_responses, {"messages": [KIND[0] | {"role": "developer"}, *said(Q, "No")]}, KINDLY),
         (read_responses, {"prompt": "Q", "completion": " a", "label": False}, None),
         (read_responses, ALPACA | {"kto_tag": False}, None),
         (read_responses, ALPACA | {"prompt": "Answer in French."}, None),
@@ -236,7 +238,7 @@ def test_what_changes_a_row_is_written_or_the_row_dropped(
         assert read(write(tmp_path, row)).records[0].prompt == prompt
 
 
-@pytest.mark.parametrize(("key", "on"), [("weight", 1), ("train", True), ("trainable", "true")])
+@pytest.mark.parametrize(("key", "on"), [("weight", 1), ("train", True), ("loss", "true")])
 def test_an_answer_marked_as_not_to_be_learned_is_none(tmp_path: Path, key: str, on: Any) -> None:
     """By a mark of its message or of its row; an earlier turn is not learned anyhow, and a prompt stays."""
     for off in (0, 0.0, False, "False", "0"):

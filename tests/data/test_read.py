@@ -411,8 +411,23 @@ def test_empty_cells_and_columns_without_a_name_are_nothing(tmp_path: Path) -> N
 def test_a_cell_that_looks_like_json_is_text(tmp_path: Path) -> None:
     """A prompt about code; lists of messages alone are read."""
     (tmp_path / "a.csv").write_text('prompt\n"{""a"": 1}"\n"[{""a"": 1}]"\n')
-    prompts = [record.prompt for record in read_prompts(tmp_path / "a.csv").records]
-    assert prompts == ['{"a": 1}', '[{"a": 1}]']
+    result = read_prompts(tmp_path / "a.csv")
+    assert [record.prompt for record in result.records] == ['{"a": 1}', '[{"a": 1}]']
+    assert not result.notes
+
+
+@pytest.mark.parametrize("text", ['["q", "r"]', " ['q']", '[{"role": "user", "content": "q"}]\n',
+                                  "[{'content': 'q',\n 'role': 'user'}]"])  # fmt: skip
+def test_a_list_that_became_text_is_counted(tmp_path: Path, text: str) -> None:
+    """As a prompt, and as an answer; recorded answers are what a policy wrote."""
+    rows = [
+        {"prompt": text, "chosen": "\na", "rejected": "\nb"},
+        {"prompt": "q\n", "chosen": text, "rejected": "b"},
+        {"prompt": "q\n", "chosen": "a", "rejected": "b"},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert list(read_preferences(path).notes.values()) == [2]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])

@@ -183,6 +183,7 @@ def test_conversations_instructions_and_plain_questions_are_written_in_it(tmp_pa
     for row in (
         {"instruction": " Why?", **told},
         {"prompt": "Why?\n", **told},
+        {"prompt": "\n\nHuman: Why?\n\nAssistant: ", **told},
         {k: [user, {"role": "assistant", "content": text}] for k, text in told.items()},
         {k: f"\n\nHuman: Why?\n\nAssistant: {text}" for k, text in told.items()},
     ):  # fmt: skip

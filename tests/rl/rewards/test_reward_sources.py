@@ -19,6 +19,7 @@ from harness.files import append_jsonl
 from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.advantages import whiten
 from rl.rewards.model import EnsembleReward, RewardModelReward, reference_responses
 from rl.rewards.reward import MeasuringReward, RuleReward, checked_rewards
 from rl.run.metrics import rollout_metrics
@@ -77,14 +78,23 @@ def test_the_wrong_number_of_rewards_is_refused(shape):
         checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
 
 
-@pytest.mark.parametrize("value", [1.001e30, -3e38, math.inf, math.nan])
+@pytest.mark.parametrize("value", [1.001e15, -3e38, math.inf, math.nan])
 def test_a_reward_that_no_sum_can_hold_is_refused_by_its_name(value):
     values = torch.zeros(8)
-    values[5] = -1e30
+    values[5] = -1e15
     assert torch.equal(checked_rewards(Fixed(values), ROLLOUT), values)
     values[6] = value
     with pytest.raises(ValueError, match=Fixed(values).name):
         checked_rewards(Fixed(values), ROLLOUT)
+
+
+def test_the_largest_reward_has_the_advantages_of_any_other():
+    """4 of 4096 rows stand out: (1 - p) and -p deviations from the mean, whatever their size."""
+    values = torch.zeros(4096, 1)
+    values[:4] = 1e15
+    checked_rewards(Fixed(values[:8, 0]), ROLLOUT)
+    found = whiten(values, torch.ones_like(values, dtype=torch.bool))
+    assert found[:5, 0].tolist() == pytest.approx([31.98, 31.98, 31.98, 31.98, -0.03126], rel=1e-3)
 
 
 EOS = 8

@@ -72,7 +72,7 @@ UNREAD = (  # no number can be read, whatever the truth is
     "7または8です|7と8|7 또는 8|7에서 8|7와 8|"
     "7 veya 8|7 hoặc 8|7 atau 8|٧ یا ٨|৭ বা ৮|7 או 8|2 (x + y)|"
     "7 หรือ 8|٧ أو ٨|٧، ٨|७ या ८|7 или 8|7 oder 8|7 ou 8|１２：３０|12時30分|12点30分|3月5日|4分の3|"
-    "7万|#### 7억|"
+    "7万|#### 7억|7 tausend|7 millones|#### 7 Mio|7 тысяч|٧ ألف|7 हज़ार|7 ล้าน|7 milyon|7 mil|"
     "7元+8元|"
     "<think>42</think>|<think>42|7<think>8|8</think>7<think>|#### 7 <think> 8~#### 7|"
     "|no idea|####|#### ~5|\\boxed{}"
