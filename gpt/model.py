@@ -46,9 +46,7 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
-            raise ValueError(
-                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}: choose another width"
-            )
+            raise ValueError(f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}")
 
     @property
     def cached_heads(self) -> int:
@@ -193,9 +191,8 @@ class GPT(nn.Module):
     projections: ClassVar[tuple[str, ...]] = (
         "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj",
     )  # fmt: skip
-    # How many ids the tokenizer has, as whoever opens a model with one says: an embedding padded to a
-    # round number of rows has more. They are in no distribution, sampled or scored, as if their logits
-    # were -inf.
+    # How many ids the tokenizer has, as whoever opens a model with one says: a padded embedding has
+    # more rows. They are in no distribution, sampled or scored, as if their logits were -inf.
     n_text: int | None = None
 
     def __init__(self, config: GPTConfig) -> None:
