@@ -256,8 +256,8 @@ def read_tokenizer(
     `config` is what config.json holds, `named` what tokenizer_config.json does.
 
     What ends an answer stands in config.json, generation_config.json and tokenizer_config.json, whose
-    token is written. A file that we wrote is ours again. Raises UserError for what loses text, or puts
-    a blank before it: no answer would go on from its prompt.
+    token is written. A file that we wrote is ours again, without a chat template. Raises UserError for
+    what loses text, or puts a blank before it: no answer would go on from its prompt.
     """
     with as_user_error(folder):  # a part that is missing, or of another kind, wherever it is used
         return _read_tokenizer(folder, vocab_size, config, named)
@@ -270,8 +270,8 @@ def _read_tokenizer(
     path = next((folder / name for name in files if (folder / name).is_file()), None)
     if path is None:
         return None
-    ours = named.get(OURS)
-    if isinstance(ours, dict) and ours.get("file") == sha256_of(path):
+    ours, template = named.get(OURS), chat_template_in(folder, named)
+    if template is None and isinstance(ours, dict) and ours.get("file") == sha256_of(path):
         return checked_tokenizer(ours, path)
     older = path.name != TOKENIZER_FILE
     source = older_source(folder, named) if older else path.read_text("utf-8")
@@ -296,7 +296,7 @@ def _read_tokenizer(
     tokens = {name: text for name, text in called.items() if text is not None}
     bos, pad = config.get("bos_token_id"), tokens.get("pad_token", "")
     form = {
-        "chat_template": chat_template_in(folder, named), "template_tokens": tokens, "eos_id": ids[end],
+        "chat_template": template, "template_tokens": tokens, "eos_id": ids[end],
         "pad_id": ids[pad] if pad in texts.values() else ids[end],
         "bos_id": ids.get(tokens.get("bos_token", ""), bos if bos in texts else None),
         "other_ends": [ids[text] for text in dict.fromkeys(ends) if text != end],

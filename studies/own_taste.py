@@ -32,7 +32,7 @@ from harness.errors import UserError
 from harness.files import read_json, read_jsonl, read_object, write_json
 from harness.paths import ANSWERS, REPOSITORY, RUNS
 from harness.seeds import make_generator
-from reward_model.accuracy_report import score_pairs
+from reward_model.accuracy_report import score_pairs, wins
 from reward_model.continual import draw_history, read_visits
 from reward_model.pairs import Labelled, PairSampling, TokenPair, pair_as_text, sample_pairs
 from reward_model.questions import write_rows
@@ -145,7 +145,7 @@ def do(job: Job, folder: Path) -> None:
         model, tokenizer = load_reward_model(train_judge(config))
         pairs = held_out(base, taste, seed)
         chosen, rejected, _ = score_pairs(model, pairs, tokenizer.eos_id, 256)
-        found |= {"agrees": float((chosen > rejected).float().mean()), "of": len(pairs)}
+        found |= {"agrees": float(wins(chosen - rejected).mean()), "of": len(pairs)}
     except UserError as error:  # too few pairs
         found |= {"refused": str(error)}
     write_json(folder / "agreement.json", found)

@@ -21,7 +21,7 @@ from data.templates import HEADINGS, Turn
 from gpt import finetuning
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import FinetuningConfig
-from gpt.folder import ModelFolder
+from gpt.folder import ModelFolder, open_model
 from gpt.huggingface import save_hf
 from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, GPTConfig
@@ -489,3 +489,15 @@ def test_a_finetuned_folder_opens_with_its_template(place: Path) -> None:
     tokenizer = ModelFolder.open(folder).tokenizer()
     assert tokenizer.chat_template == TEMPLATES["phi-3"]["template"]
     assert ModelFolder.open(folder).start == "chat"
+
+
+def test_an_exported_folder_that_was_given_a_template_is_a_chat_model(place: Path) -> None:
+    ours = load_tokenizer("glassbox")
+    save_hf(GPT(GPTConfig(ours.n_vocab, 64, n_layer=1, n_head=1, n_embd=8)), place / "out", ours)
+    assert open_model("out")[1].fingerprint == ours.fingerprint
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content + eos_token }}{% endfor %}A:"
+    (place / "out" / "chat_template.jinja").write_text(template)
+    tokenizer = open_model("out")[1]
+    assert ModelFolder.open("out").start == "chat" and tokenizer.chat_template == template
+    assert tokenizer.encode("Say 7: ok.") == ours.encode("Say 7: ok.")
+    assert tokenizer.eos_id == ours.eos_id

@@ -265,7 +265,8 @@ def turns_of(row: Row, key: str) -> list[Turn]:
         role = "system" if role == "developer" else role  # OpenAI's newer name
         if role not in HEADINGS:
             raise BadRow(
-                f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)}"
+                f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)} "
+                "(data/README.md makes them of other layouts)"
             )
         if more := [key for key in MORE_THAN_TEXT if says_something(message.get(key))]:
             raise DropRow(f"{more[0]!r} in a message")

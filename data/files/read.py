@@ -386,4 +386,7 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
         if kind.matches(row):
             return kind
     known = "; ".join(dict.fromkeys(" + ".join(sorted(kind.keys)) for kind in FORMATS))
-    raise UserError(f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}")
+    raise UserError(
+        f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}: data/README.md makes "
+        "these of other layouts"
+    )

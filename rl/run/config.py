@@ -13,6 +13,7 @@ from typing import Literal
 from data.sources import USUAL, Data
 from gpt.folder import hub_repo, place_of
 from gpt.recipes import ModelFlags
+from harness.console import say_once
 from harness.flags import (
     AboveZero,
     AtLeastOne,
@@ -163,5 +164,13 @@ def require_groups(config: EngineConfig) -> None:
 
 
 def warmed_up(config: EngineConfig, step: int) -> float:
-    """The share of the learning rate at 0-based `step`: linear warm-up, then 1; 0 before step 0."""
+    """The share of the learning rate at 0-based `step`: linear warm-up, then 1; 0 before step 0.
+
+    A run that ends within its warm-up says so: more steps may be added to it, so the warm-up stays.
+    """
+    if 0 < config.steps < config.warmup_steps:
+        say_once(
+            f"note: the {config.steps} steps end within the {config.warmup_steps} of --warmup-steps, "
+            "before the learning rate is --lr"
+        )
     return min(max(step + 1, 0) / max(config.warmup_steps, 1), 1.0)

@@ -14,6 +14,7 @@ from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
 from rl.rewards.step_rewards import OutcomeSteps
+from rl.run.config import warmed_up
 
 # What is left of other engines where everything of their own is off
 
@@ -143,3 +144,10 @@ def test_only_the_last_validation_undoes_anything():
     seen = engine_named("grpo").run(watched, validate=validate, eval_every=1, **options)
     assert [row.pop("validation/kl") for row in seen] == [9.0, 9.0, 0.5]
     assert numbers(seen) == numbers(rows) and torch.equal(weights(watched), weights(free))
+
+
+@pytest.mark.parametrize(("warmup_steps", "told"), [(17, False), (18, True)])
+def test_a_run_that_ends_within_its_warm_up_says_so(warmup_steps, told, capsys):
+    config = GRPOConfig(steps=17, warmup_steps=warmup_steps)
+    assert warmed_up(config, 8) == pytest.approx(9 / warmup_steps)
+    assert ("--warmup-steps" in capsys.readouterr().out) == told
