@@ -232,9 +232,8 @@ def is_learned(marked: Row) -> bool:
 
 MESSAGES = (list, dict)  # a conversation, or one message alone
 TEXT_PARTS = ("text", "input_text", "output_text")
-MORE_THAN_TEXT = (  # in a message
-    "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking",
-)  # fmt: skip
+# Of a message:
+MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
 
 
 def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
