@@ -24,6 +24,7 @@ between them. Earlier answers end at a blank line, only the last one ends with E
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -185,6 +186,31 @@ class ChatForm:
     def is_written(self, prompt: str) -> bool:
         """Whether a prompt says everything itself, in this form or in the project's."""
         return self.is_in_form(prompt) or prompt.endswith(HEADINGS["assistant"])
+
+
+LITERAL = re.compile(r"(?i:true|false|none)|-?\d+(\.\d+)?")  # else it is a text
+ARGUMENT = re.compile(r"\{%- set (\w+) = .*? \+%\}")
+
+
+def with_arguments(template: str, arguments: Iterable[str]) -> str:
+    """The template with each NAME=VALUE set, as `apply_chat_template(..., NAME=VALUE)` has it.
+
+    They stand in the template itself, so that every stage, the judge and an exported folder have the same.
+    UserError for one that the template does not ask for.
+    """
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if not (name.isidentifier() and value):
+            raise UserError(f"{argument!r} is no argument of a chat template: give NAME=VALUE")
+        bare, before = template, []
+        while found := ARGUMENT.match(bare):
+            before += [found[0]] if found[1] != name else []
+            bare = bare[found.end() :]
+        if not re.search(rf"\b{name}\b", bare):
+            raise UserError(f"the model's chat template asks for no {name!r}: leave {argument} out")
+        literal = value if LITERAL.fullmatch(value) else json.dumps(value)
+        template = "".join([*before, f"{{%- set {name} = {literal} +%}}", bare])
+    return template
 
 
 def stripped(turns: Iterable[Turn]) -> list[Turn]:

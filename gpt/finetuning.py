@@ -170,7 +170,7 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
             f"there is no model to start from in {display_path(base)}: name one with --model, or make it "
             f"with  python -m {stage}{flags_for(config.data, config.preset)}"
         )
-    return open_model(config.model or base, device)
+    return open_model(config.model or base, device, config.chat_arguments)
 
 
 def answer_some(

@@ -11,9 +11,9 @@ are read once; what cannot be opened is refused here, in the same words whicheve
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -50,6 +50,7 @@ class ModelFolder:
     run: Mapping[str, Any] | None  # the flags in a run's config.json; None of published weights
     about: Mapping[str, Any] = field(repr=False)  # the header of ours, or config.json
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)  # tokenizer_config.json
+    chat_arguments: tuple[str, ...] = ()  # NAME=VALUE, set in the template
 
     @staticmethod
     def open(name: str | Path) -> ModelFolder:
@@ -102,8 +103,22 @@ class ModelFolder:
         """The tokenizer that the model reads and writes."""
         return self._tokenizer
 
+    def with_chat_arguments(self, arguments: Sequence[str]) -> ModelFolder:
+        """The same with these arguments of its chat template; UserError for a model without one."""
+        if arguments and self.chat_template is None:
+            raise UserError(f"{self.origin} has no chat template: leave --chat-arguments out")
+        return replace(self, chat_arguments=tuple(arguments)) if arguments else self
+
     @cached_property
     def _tokenizer(self) -> Tokenizer:
+        if self.chat_arguments:
+            from data.templates import with_arguments
+
+            about = replace(self, chat_arguments=()).tokenizer().about
+            form = about["tokenizer_form"]
+            template = with_arguments(form["chat_template"], self.chat_arguments)
+            about["tokenizer_form"] = form | {"chat_template": template}
+            return checked_tokenizer(about, self.folder / MODEL_FILE)
         if self.run is not None:
             return checked_tokenizer(self.about, self.folder / MODEL_FILE)
         from gpt import huggingface
@@ -111,9 +126,11 @@ class ModelFolder:
         return huggingface.load_tokenizer_of(self.folder, self.shape, self.about, self.settings)
 
 
-def open_model(name: str | Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:
-    """The model that `name` stands for, and its tokenizer."""
-    found = ModelFolder.open(name)
+def open_model(
+    name: str | Path, device: torch.device | str = "cpu", chat_arguments: Sequence[str] = ()
+) -> tuple[GPT, Tokenizer]:
+    """The model that `name` stands for, and its tokenizer with these arguments of its chat template."""
+    found = ModelFolder.open(name).with_chat_arguments(chat_arguments)
     return found.model(device), found.tokenizer()
 
 

@@ -337,6 +337,9 @@ class ModelFlags(MemoryFlags, RecipeFlags):
     model: str | None = None
     """What it starts from: a run, a folder in Hugging Face's layout, or a model of the hub, hf://OWNER/NAME
     or gpt2. Default: the run of gpt.pretraining for this data and preset."""
+    chat_arguments: tuple[str, ...] = ()
+    """NAME=VALUE for the model's chat template: enable_thinking=false lets Qwen3 answer without a thought.
+    The model that is trained keeps them."""
 
     def named_models(self) -> list[str]:
         """The models that are opened."""

@@ -53,6 +53,8 @@ class QuestionFlags:
 
     model: str | None = None
     """The model that answers: a run, a folder in Hugging Face's layout, hf://OWNER/NAME or gpt2."""
+    chat_arguments: tuple[str, ...] = ()
+    """NAME=VALUE for its chat template, such as enable_thinking=false of Qwen3."""
     against: str | None = None
     """A second model, which writes one of the two answers."""
     reward_model: str | None = None
@@ -93,6 +95,7 @@ def questions(flags: QuestionFlags, count: int) -> list[Row]:
     files = {name: place_of(model) / MODEL_FILE for name, model in models.items() if model}
     made: Row = {name: sha256_of(file) for name, file in files.items() if file.exists()}
     made |= {name: vars(flags)[name] for name in ("data", "temperature", "max_new_tokens", "seed")}
+    made |= {"chat_arguments": [*flags.chat_arguments]} if flags.chat_arguments else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     lock(path)
@@ -115,7 +118,8 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     """`count` rows as in pairs.jsonl, in which nothing is chosen; one in ten from each held-out split."""
     if flags.model is None:
         raise UserError("name the model that answers: --model RUN")
-    device, found = open_device(flags.device), ModelFolder.open(flags.model)
+    device = open_device(flags.device)
+    found = ModelFolder.open(flags.model).with_chat_arguments(flags.chat_arguments)
     policy, tokenizer = found.model(device), found.tokenizer()
     other = open_model(flags.against, device) if flags.against else None
     judge = load_reward_model(place_of(flags.reward_model), device) if flags.reward_model else None

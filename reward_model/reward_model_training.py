@@ -275,17 +275,17 @@ def open_base(
     config: RewardModelConfig, name: str, device: torch.device
 ) -> tuple[RewardModel | None, GPT, Tokenizer]:
     """The reward model to go on from, if the base is one, its trunk or else the base, and the tokenizer."""
-    found = ModelFolder.open(name)
+    found = ModelFolder.open(name).with_chat_arguments(config.chat_arguments)
     if found.kind != "reward_model":
         return None, found.model(device), found.tokenizer()
-    judge, tokenizer = load_reward_model(found.folder, device)
+    judge = load_reward_model(found.folder, device)[0]
     if is_world(config.data):
         raise UserError(
             f"{name} is a reward model, which writes no answers: give --data a file of pairs"
         )
     if judge.pooling != config.pooling:
         raise UserError(f"{name} pools its scores otherwise: give --pooling {judge.pooling}")
-    return judge, judge.gpt, tokenizer
+    return judge, judge.gpt, found.tokenizer()
 
 
 def reward_model_of(config: RewardModelConfig, work: Work) -> RewardModel:

@@ -46,6 +46,8 @@ class TalkConfig:
 
     model: str
     """A run, a folder in Hugging Face's layout, or a model of the hub, hf://OWNER/NAME or gpt2."""
+    chat_arguments: tuple[str, ...] = ()
+    """NAME=VALUE for its chat template, such as enable_thinking=false of Qwen3."""
     against: str | None = None
     """The model that answers beside it, named likewise; default: the one that training started from."""
     temperature: NotNegative | None = None
@@ -88,7 +90,7 @@ class Talk:
     def __init__(self, config: TalkConfig) -> None:
         self.config, self.asked = config, 0
         self.device = open_device(config.device)
-        found = ModelFolder.open(config.model)
+        found = ModelFolder.open(config.model).with_chat_arguments(config.chat_arguments)
         self.policy, self.tokenizer = found.model(self.device), found.tokenizer()
         self.flags: Mapping[str, Any] = found.run or {}
         self.data = str(self.flags.get("data") or "")

@@ -501,3 +501,69 @@ def test_an_exported_folder_that_was_given_a_template_is_a_chat_model(place: Pat
     assert ModelFolder.open("out").start == "chat" and tokenizer.chat_template == template
     assert tokenizer.encode("Say 7: ok.") == ours.encode("Say 7: ok.")
     assert tokenizer.eos_id == ours.eos_id
+
+
+# Arguments of a chat template
+
+THOUGHT = "<think>\n\n</think>\n\n"
+
+
+@pytest.fixture
+def thinking(place: Path) -> Path:
+    """A folder whose template answers without a thought if it is asked to, as Qwen3's does."""
+    tokenizer = chat_tokenizer("phi-3")
+    end, asked = (
+        "<|assistant|>\n' }}",
+        "{% if enable_thinking is defined and not enable_thinking %}",
+    )
+    without = f"{end}{asked}{{{{ '{THOUGHT}' }}}}{{% endif %}}"
+    template = TEMPLATES["phi-3"]["template"].replace(end, without)
+    folder = place / "thinks"
+    save_hf(llama(tokenizer), folder, tokenizer)
+    (folder / "chat_template.jinja").write_text(template)
+    settings = read_object(folder / "tokenizer_config.json") | {"chat_template": template}
+    write_json(folder / "tokenizer_config.json", settings)
+    return folder
+
+
+def asked(name: str | Path, *arguments: str) -> str:
+    form = open_model(name, chat_arguments=arguments)[1].chat
+    assert form is not None
+    return form.prompt([Turn("user", "Why?")])
+
+
+def test_arguments_of_a_template_stay_in_every_stage_and_in_what_is_exported(
+    thinking: Path,
+) -> None:
+    plain = "<|user|>\nWhy?<|end|>\n<|assistant|>\n"
+    off = "enable_thinking=false"
+    assert asked("thinks") == asked("thinks", "enable_thinking=true") == plain
+    assert asked("thinks", off) == plain + THOUGHT
+    given: dict[str, Any] = dict(model="thinks", chat_arguments=(off,))
+    tuned = finetuning.main(settings(FinetuningConfig, **given, out=Path("tuned"), **STEPS))
+    assert asked(tuned) == asked(tuned, off) == plain + THOUGHT
+    assert asked(tuned, "enable_thinking=True") == plain
+    assert open_model(tuned, chat_arguments=[off])[1].about == open_model(tuned)[1].about
+    judge = reward_model_training.main(
+        settings(RewardModelConfig, **given, out=Path("judge"), **STEPS)
+    )
+    config = settings(GRPOConfig, **given, reward_model=(str(judge),), out=Path("grpo"), **GRPO)
+    folder = grpo_engine.main(config)
+    prompts = {row["prompt"] for row in read_jsonl(folder / "samples.jsonl")}
+    assert prompts <= {f"<|user|>\nSay {n}<|end|>\n<|assistant|>\n{THOUGHT}" for n in range(60)}
+    export.main(ExportConfig(folder, hf=Path("out")))
+    assert asked("out") == plain + THOUGHT
+    talk = Talk(TalkConfig("thinks", chat_arguments=(off,), device="cpu"))
+    assert talk.read("Why?").prompt == plain + THOUGHT
+    with pytest.raises(UserError):  # the judge reads another form
+        grpo_engine.main(dataclasses.replace(config, chat_arguments=(), out=Path("other")))
+
+
+@pytest.mark.parametrize("argument", ["thinking_budget=3", "enable_thinking", "=1", "a b=1"])
+def test_an_argument_that_a_template_does_not_ask_for_is_refused(
+    thinking: Path, argument: str
+) -> None:
+    for name in ("thinks", "plain"):
+        with pytest.raises(UserError) as error:
+            open_model(name, chat_arguments=[argument])
+        assert argument in str(error.value) or "--chat-arguments" in str(error.value)

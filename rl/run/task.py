@@ -45,6 +45,7 @@ def open_policy(
     device: torch.device,
     *,
     with_reward_model: bool = True,
+    chat_arguments: Sequence[str] = (),
 ) -> tuple[GPT, Tokenizer]:
     """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
     folder = default_folder("pretraining", data, preset)
@@ -67,7 +68,7 @@ def open_policy(
             f"no model to start from in {display_path(folder)}: name one with --model, or make it with  "
             f"python -m {stage}{flags_for(data, preset)}"
         )
-    return open_model(model or folder, device)
+    return open_model(model or folder, device, chat_arguments)
 
 
 # (config, tokenizer, device) -> the reward in place of --reward's, or None where none is needed
@@ -82,8 +83,9 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     data = config.data
     learned = own_reward is None and not is_function(config.reward)
     policy, tokenizer = open_policy(
-        config.model, data, config.preset, device, with_reward_model=learned
-    )
+        config.model, data, config.preset, device, with_reward_model=learned,
+        chat_arguments=config.chat_arguments,
+    )  # fmt: skip
     room = policy.config.context - config.max_new_tokens
     if room < 1:
         positions = f"the policy's {policy.config.context} positions"
