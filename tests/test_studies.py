@@ -98,6 +98,9 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
     assert not train["all"] & held_out and held_out == set(prompts("a")[counts["a"] :])
     assert {split_of(prompt) for prompt in held_out} == {"validation", "test"}
     assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
+    asked = [record.prompt for record in preferences.test_prompts(config)]
+    assert asked and {split_of(prompt) for prompt in asked} == {"test"}
+    assert len(asked) == len(set(asked)) == sum(split_of(p) == "test" for p in held_out)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from harness.paths import REPORT
 from report.__main__ import ReportConfig, main
 from report.doctor import Run, read_run
 from report.intervals import measured
-from report.page import page_html
+from report.page import page_html, running_mean
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -151,6 +151,13 @@ def test_one_run_gets_its_page(tmp_path: Path) -> None:
 def table_of(runs, capsys) -> str:
     main(ReportConfig(tuple(runs), group=True))
     return capsys.readouterr().out
+
+
+def test_a_curve_is_smoothed_around_each_point() -> None:
+    """Over five values, and fewer at both ends, as many on each side: no lag. What is NaN is left out."""
+    nan = math.nan
+    assert running_mean([1.0, 2.0, 3.0, 4.0, 100.0]) == [1, 2, 22, pytest.approx(107 / 3), 100]
+    assert running_mean([1.0, nan, 3.0]) == [1, 2, 3] and math.isnan(running_mean([nan])[0])
 
 
 def test_a_runs_numbers_are_its_last_validation_and_its_test() -> None:
