@@ -7,20 +7,24 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import tyro
-from toys import GLASSBOX, LETTERS, PROMPTS, random_gpt, saved_gpt
+from toys import GLASSBOX, LETTERS, PROMPTS, glassbox_gpt, random_gpt, saved_gpt
 
 from data.files.read import read_preferences
 from data.records import PromptRecord, split_of
 from data.worlds import reviews
+from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from gpt.pretraining import held_out_loss
 from gpt.recipes import defaults
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
@@ -29,15 +33,18 @@ from report.doctor import examine
 from report.intervals import holm, t_interval, t_tails
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
+from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.reward import RuleReward
-from studies import bootstrap, own_taste, preferences, real_model
+from rl.rewards.teacher_reward import TeacherReward
+from rl.run.evaluation import evaluate
+from studies import bootstrap, engines, own_taste, preferences, real_model
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
 from studies.engines import RECIPES, STUDIES, Recipe, flags_of
 from studies.overoptimisation import __main__ as study
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
-from studies.overoptimisation.stages import TERMS
+from studies.overoptimisation.stages import TERMS, Measuring, has_turned
 from studies.pages import filled
 from studies.preferences import PreferencesConfig
 from studies.runner import words
@@ -105,6 +112,9 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
     of_file = read_preferences(preferences.pairs_file(config, "a")).splits["train"]
     assert {record.prompt for record in of_file} == train["a"]
     assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
+    asked = [record.prompt for record in preferences.test_prompts(config)]
+    assert asked and {split_of(prompt) for prompt in asked} == {"test"}
+    assert len(asked) == len(set(asked)) == sum(split_of(p) == "test" for p in held_out)
 
 
 @pytest.mark.parametrize(
@@ -280,6 +290,75 @@ def test_cures_are_compared_where_both_runs_are_as_far_away() -> None:
     assert "p" not in short["difference"] and short["of"] == 3
     far = results.compared_at({"baseline": base, "short": {0: points([0.5, 0.9], 1.0)}}, 3.0)
     assert [row["reached"] for row in far] == [3, 0] and "mean" not in far[1]
+
+
+def test_gold_has_turned_where_a_mean_lies_below_the_best_one() -> None:
+    gold = [0.5, 0.9, 0.7, 0.65, 0.6]  # means of two: 0.7, 0.8, 0.675, 0.625
+    assert [has_turned(gold[:n], 0.12, 2) for n in range(1, 6)] == [False, False, False, True, True]
+    assert not has_turned(gold, 0.18, 2) and has_turned(gold, 0.29, 1)
+
+
+def test_every_number_of_a_measurement_is_kept_for_each_prompt(tmp_path: Path) -> None:
+    """The KL is from the start, whatever the reference of the call is."""
+    start, policy = (glassbox_gpt(seed) for seed in (0, 1))
+    task: Any = SimpleNamespace(
+        tokenizer=GLASSBOX, reward_fn=RuleReward(lambda r, text, e: float(len(text)), ""),
+        gold=RuleReward(reviews.gold_reward, ""),
+    )  # fmt: skip
+    prompts = reviews.prompts("test")[:5]
+    measuring = Measuring(task, prompts, start, 4)
+    measuring.params = SamplingParams(max_new_tokens=8)
+    rows = [measuring(model, policy, step) for step, model in enumerate((start, policy))]
+    measuring.save(tmp_path)
+    kept, texts = results.read_points(tmp_path), json.loads((tmp_path / "texts.json").read_text())
+    assert kept["step"].tolist() == [0, 1] and kept["gold"].shape == kept["sent"].shape == (2, 5)
+    assert rows[0]["validation/kl"] == 0 < abs(rows[1]["validation/kl"])
+    for name in ("gold", "kl"):
+        means = [row[f"validation/{name}"] for row in rows]
+        assert kept[name].mean(axis=1) == pytest.approx(means, abs=1e-5)
+    assert [text["prompt"] for text in texts] == [record.prompt for record in prompts] * 2
+    assert kept["proxy"].flatten().tolist() == [len(text["response"]) for text in texts]
+    assert kept["kl"].flatten().tolist() == pytest.approx([text["kl"] for text in texts])
+
+
+def test_the_judge_of_engines_measures_by_the_start_and_the_teacher() -> None:
+    """By other evaluations: gold sampled and greedy, wins, and the share of the distance removed."""
+    base, policy, teacher = (glassbox_gpt(seed) for seed in (0, 1, 2))
+    reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
+    gold = RuleReward(lambda record, text, ended: float(len(text) % 7), "")
+    prompts = reviews.prompts("test")[:12]
+    judge = engines.Judge(STUDIES["distillation"], base, GLASSBOX, reward, gold, prompts)
+    params = SamplingParams(max_new_tokens=48)
+
+    def found(model: GPT, **changes: Any) -> Any:
+        how = replace(params, **changes)
+        return evaluate(model, GLASSBOX, prompts, how, reward, reference=base, gold=gold)
+
+    mine, start, numbers = found(policy), found(base), judge.measure(policy)
+    pairs = list(zip(mine.gold.tolist(), start.gold.tolist(), strict=True))
+    wins = sum(a > b for a, b in pairs) + 0.5 * sum(a == b for a, b in pairs)
+    assert numbers["win_rate"] == wins / 12
+    assert numbers["gold"] == pytest.approx(float(mine.gold.mean()))
+    assert numbers["greedy"] == pytest.approx(float(found(policy, greedy=True).gold.mean()))
+    left = float(mine.reverse_kl_full.mean() / start.reverse_kl_full.mean())
+    assert numbers["removed"] == pytest.approx(1 - left, rel=1e-3)
+    assert judge.measure(base)["removed"] == 0 and judge.measure(base)["win_rate"] == 0.5
+    assert judge.measure(teacher)["removed"] == pytest.approx(1, abs=1e-4)
+    held_out = WorldCorpus("reviews", GLASSBOX, 64, 0).held_out_batches()
+    assert numbers["perplexity"] == pytest.approx(math.exp(held_out_loss(policy, held_out)))
+
+
+def test_curves_are_means_where_all_runs_were_validated(tmp_path: Path) -> None:
+    for name, gold in (("a", {2: 0.2, 4: 0.6}), ("b", {2: 0.4, 3: 0.5, 4: 1.0})):
+        (tmp_path / name).mkdir()
+        rows = [dict(step=step, gold=value) for step, value in gold.items()]
+        rows.insert(1, dict(step=1))
+        (tmp_path / name / "metrics.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in rows)
+        )
+    found = engines.mean_curve([tmp_path / "a", tmp_path / "b"], ("step", "gold"))
+    assert found == [[2, 4], [pytest.approx(0.3), pytest.approx(0.8)]]
+    assert engines.smoothed([1.0, 3.0, 4.0]) == [1.0, 2.0, 3.5]
 
 
 def test_gold_is_best_where_its_running_mean_is() -> None:

@@ -216,6 +216,22 @@ def test_a_prompt_that_says_everything_itself_stays_and_a_mark_in_a_turn_is_drop
     assert len(result.records) == 1 and sum(result.dropped.values()) == 1
 
 
+def test_a_prompt_is_in_the_form_only_if_it_begins_or_ends_as_one() -> None:
+    """A form without marks of its own, as of a model that has no special tokens."""
+    template = (
+        "{% for m in messages %}{{ 'Q: ' if m.role == 'user' else 'A: ' }}{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'A: ' }}{% endif %}"
+    )
+    form = ChatForm(template)
+    assert not form.marks and form.is_in_form("Q: Why?\nA: ")
+    for prompt in ("Why?", "Say \nA: or B:", "A: Why?"):
+        assert not form.is_in_form(prompt)
+    marked = chat("smollm2")
+    assert marked.is_in_form(" <|im_start|>user\nWhy?") and not marked.is_in_form(
+        "Why <|im_start|>?"
+    )
+
+
 @pytest.mark.parametrize("name", ["smollm2", "phi-3", "gemma"])
 def test_an_answer_that_ends_within_is_dropped_where_it_is_learnt(
     name: str, tmp_path: Path

@@ -71,6 +71,13 @@ def test_only_train_prompts_are_trained_on(pools, world):
 
 
 @pytest.mark.parametrize("world", ["reviews", "sums"])
+def test_a_worlds_usual_count_of_tokens_is_the_mean_of_its_first_pool(pools, world):
+    corpus = WorldCorpus(world, TOKENIZER, batch_size=4, seed=0)
+    tokens = sum(int(batch.response_mask.sum()) for batch in pools[world])
+    assert corpus.tokens_per_batch == tokens / POOL
+
+
+@pytest.mark.parametrize("world", ["reviews", "sums"])
 def test_only_validation_prompts_are_held_out(world):
     batches = WorldCorpus(world, TOKENIZER, batch_size=30, seed=0).held_out_batches()
     rows = texts(batches)

@@ -56,6 +56,17 @@ def test_the_seed_draws_the_adapters_and_a_critics_are_others():
     assert drawn[:8] == drawn[8:16] and len(set(drawn)) == 3 * 8
 
 
+def test_a_critics_trunk_beside_a_model_shares_nothing_that_is_trained():
+    frozen = base_gpt().requires_grad_(False)
+    for rank in (0, 3):
+        trunk = critic_trunk(MemoryFlags(lora_rank=rank), frozen)
+        trained = [parameter for parameter in trunk.parameters() if parameter.requires_grad]
+        assert torch.equal(trunk(BATCH.tokens), frozen(BATCH.tokens))
+        assert len(trained) == (2 * len(NAMES) if rank else len(list(frozen.parameters())))
+        theirs = {parameter.data_ptr() for parameter in frozen.parameters()}
+        assert theirs.isdisjoint(parameter.data_ptr() for parameter in trained)
+
+
 def test_the_start_is_the_base_bit_for_bit():
     """B = 0; A is random, between plus and minus 1 / sqrt(in), and each another."""
     model = adapted(trained=False)

@@ -131,6 +131,18 @@ class CrashingCorpus(TextCorpus):
 TEXT = "The quick brown fox jumps over the lazy dog. 0123456789\n" * 30
 
 
+def test_the_seed_draws_the_weights(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    config = PretrainingConfig(
+        data=str(tmp_path / "text.txt"), steps=1, batch_size=2, lr=0.0, device="cpu"
+    )
+    drawn = []
+    for number, seed in enumerate((1, 1, 2)):
+        folder = main(replace(config, seed=seed, out=tmp_path / str(number)))
+        drawn.append(weights(load_gpt(folder)[0]))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropout):
     """Crash in step 5, after the state of step 3: weights and metrics come out bit for bit."""

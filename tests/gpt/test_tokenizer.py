@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import re
@@ -14,9 +15,7 @@ from data.worlds import reviews, sums
 from gpt import tokenizer_training
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import (
-    RANKS_FILE,
-)
+from gpt.tokenizer import RANKS_FILE, build_tokenizer
 from harness.errors import UserError
 
 
@@ -127,3 +126,16 @@ def test_a_tokenizer_of_a_file_is_carried_by_its_models(tmp_path):
     model = GPT(GPTConfig(tokenizer.n_vocab, 16, 1, 1, 8)).initialize(seeded(0))
     save_gpt(tmp_path / "model.safetensors", model, tokenizer)
     assert load_gpt(tmp_path / "model.safetensors")[1].fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("name", ["glassbox", "own"])
+def test_a_model_does_not_open_with_other_tokens_than_it_was_trained_with(name, tmp_path):
+    """A rank file that has changed since, or a header: its ids would mean other texts."""
+    ranks = {bytes([97 + i]): i for i in range(8)}
+    tokenizer = GLASSBOX if name == "glassbox" else build_tokenizer("own", ranks)
+    changed = copy.copy(tokenizer)
+    changed.__dict__["fingerprint"] = "0" * len(tokenizer.fingerprint)
+    model = GPT(GPTConfig(tokenizer.n_vocab, 16, 1, 1, 8)).initialize(seeded(0))
+    save_gpt(tmp_path / "model.safetensors", model, changed)
+    with pytest.raises(UserError):
+        load_gpt(tmp_path / "model.safetensors")

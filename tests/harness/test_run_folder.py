@@ -52,6 +52,31 @@ def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
     assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
 
 
+def test_a_stage_that_was_begun_goes_on_and_one_that_is_there_is_not_made_again(tmp_path):
+    """One of other flags is made anew."""
+
+    @dataclass(frozen=True)
+    class StageFlags(RunFlags):
+        resume: bool = False
+
+    calls: list[tuple[int, bool]] = []
+    config = StageFlags(3, tmp_path / "stage")
+
+    def made(config: StageFlags) -> None:
+        calls.append((config.steps, config.resume))
+
+    run_folder.run_missing(made, config)
+    folder = open_run(config.out, config)
+    (folder / "state.pt").touch()
+    run_folder.run_missing(made, config)
+    run_folder.run_missing(made, StageFlags(4, config.out))
+    (folder / "state.pt").unlink()
+    (folder / MODEL_FILE).touch()
+    run_folder.run_missing(made, config)
+    run_folder.run_missing(made, StageFlags(4, config.out))
+    assert calls == [(3, False), (3, True), (4, False), (4, False)]
+
+
 def test_resuming_with_other_flags_is_refused(tmp_path):
     """But for how long the run is, where it runs and how it is watched."""
 

@@ -17,7 +17,7 @@ from harness.paths import REPORT
 from report.__main__ import ReportConfig, main
 from report.doctor import Run, read_run
 from report.intervals import measured
-from report.page import page_html
+from report.page import page_html, phases_of, results_of, running_mean, summary_of
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -158,6 +158,27 @@ def test_one_run_gets_its_page(tmp_path: Path) -> None:
 def table_of(runs, capsys) -> str:
     main(ReportConfig(tuple(runs), group=True))
     return capsys.readouterr().out
+
+
+def test_a_curve_is_smoothed_around_each_point() -> None:
+    """Over five values, and fewer at both ends, as many on each side: no lag. What is NaN is left out."""
+    nan = math.nan
+    assert running_mean([1.0, 2.0, 3.0, 4.0, 100.0]) == [1, 2, 22, pytest.approx(107 / 3), 100]
+    assert running_mean([1.0, nan, 3.0]) == [1, 2, 3] and math.isnan(running_mean([nan])[0])
+
+
+def test_phases_and_results_by_hand() -> None:
+    """Of two steps; each model of report.json is a column, what is left has one of its own."""
+    rows = [{"seconds/update": 3.0, "seconds/rollout": 1.0}, {"seconds/update": 4.0, "reward": 9.0}]
+    results = {"before": {"gold": 0.1}, "after": {"gold": 0.4, "kl": 2.0}, "win_rate": 0.8}
+    run = Run(rows, {}, results)
+    assert phases_of(run) == [("update", 7.0, 3.5, 0.875), ("rollout", 1.0, 0.5, 0.125)]
+    assert results_of(run) == {
+        "models": ["before", "after", "of the run"],
+        "rows": [("gold", [0.1, 0.4, None]), ("kl", [None, 2.0, None]), ("win_rate", [None, None, 0.8])],
+    }  # fmt: skip
+    said = summary_of(run)
+    assert "0.10 → 0.40" in said and "2.0 nats" in said and summary_of(Run(rows)) == ""
 
 
 def test_a_runs_numbers_are_its_last_validation_and_its_test() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -12,7 +13,7 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import GLASSBOX, saved_gpt, seeded, weights, write_pairs
+from toys import GLASSBOX, saved_gpt, seeded, split_by_question, weights, write_pairs
 
 from data.sources import source
 from gpt.model import GPT, GPTConfig
@@ -75,6 +76,23 @@ def test_the_seed_orders_the_prompts():
         for config in (replace(CONFIG, lr=0.0, seed=seed) for seed in (1, 1, 2))
     )
     assert first == again and not set(first) & set(other)
+
+
+def test_an_epoch_is_a_pass_over_the_prompts(tmp_path, monkeypatch):
+    """Three pairs of each: two passes over the training prompts, four at a time."""
+    monkeypatch.setattr(reward_model_training, "plot_report", lambda *_: None)
+    saved_gpt(tmp_path / "base", 1)
+    rows = [
+        {"prompt": f"Question {n}?\n", "chosen": f"Answer {n}.", "rejected": f"No {k}."}
+        for n in range(30) for k in range(3)
+    ]  # fmt: skip
+    (tmp_path / "mine.json").write_text(json.dumps(rows))
+    prompts = sum(split_by_question(row["prompt"]) == "train" for row in rows) // 3
+    config = RewardModelConfig(
+        data=str(tmp_path / "mine.json"), model=tmp_path / "base", epochs=2, batch_size=4, ranks=1,
+        device="cpu", out=tmp_path / "out",
+    )  # fmt: skip
+    assert len(read_jsonl(main(config) / "metrics.jsonl")) == -(-2 * prompts // 4) > 8
 
 
 def test_the_seed_draws_the_head(tmp_path, monkeypatch):

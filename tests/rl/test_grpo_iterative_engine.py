@@ -134,6 +134,16 @@ def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
     assert fits[0].seed != fits[1].seed and fits[0].pairs[:60] != fits[1].pairs[:60]
 
 
+def test_each_refresh_replays_other_pairs(fits):
+    """Of one history; the same ones where a resumed run does it again."""
+    for step in (3, 5, 5):
+        continual_model(fitting=dict(pairs=12, held_out_pairs=4), fraction=0.4).update(
+            small_gpt(), step
+        )
+    old = [[(pair.prompt, pair.chosen) for pair in call.pairs[12:]] for call in fits]
+    assert len(old[0]) == 8 and old[0] != old[1] == old[2]
+
+
 def test_pairs_of_earlier_refreshes_are_replayed_too(fits, tmp_path):
     """Nearly all there are, none twice; a resumed run finds them in its file."""
     options = dict(fitting=dict(pairs=12, held_out_pairs=4), fraction=0.81)  # 12 * 0.81 / 0.19

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from engines import DIVERSE, LetterSteps, engine_named, small_gpt
 from toys import weights
 
+from rl.grpo_process_engine import step_metrics
 from rl.rewards.reward import RuleReward
-from rl.rewards.step_rewards import OutcomeSteps
+from rl.rewards.step_rewards import OutcomeSteps, StepRewards
 
 PROCESS = engine_named("grpo_process")
 CONFIG, run = PROCESS.config, PROCESS.run
+
+
+def test_the_numbers_of_steps_by_hand():
+    """Groups of two: one of steps 0.5, 1 and 3, and one that teaches nothing."""
+    rewards = torch.tensor([[0.5, 1.0], [3.0, 9.0], [0.2, 9.0], [0.2, 9.0]])
+    mask = torch.tensor([[1, 1], [1, 0], [1, 0], [1, 0]]).bool()
+    steps = StepRewards(rewards, torch.zeros(4, 2).long(), mask)
+    advantages = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    assert step_metrics(steps, advantages, 2) == {
+        "step_reward": pytest.approx((0.5 + 1 + 3 + 0.2 + 0.2) / 5),
+        "steps_per_response": 5 / 4, "zero_spread_steps": 0.5,
+    }  # fmt: skip
+
 
 # Learning
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from engines import SHARE_OF_A, engine_named, small_gpt
+from engines import SHARE_OF_A, Texts, engine_named, small_gpt
 from engines import SHARP_TEACHER as TEACHER
 from toys import weights
 from watched import numbers
 
-from rl.kd_ppo_engine import kd_token_rewards, teacher_reward
+from gpt.log_probs import token_log_probs
+from rl.kd_ppo_engine import kd_token_rewards, teacher_reward, text_bonus
 
 KD_PPO = engine_named("kd_ppo")
 CONFIG, run = KD_PPO.config, KD_PPO.run
@@ -40,6 +43,18 @@ def test_dense_and_terminal_rewards_by_hand(dense, expected):
     torch.testing.assert_close(got.sum(1), total)  # the same for either placement
     plain = kd_token_rewards(*parts, None, MASK, kl_coef=0.0)
     assert plain.sum(1).tolist() == pytest.approx([-6.0, -0.5])
+
+
+def test_the_bonus_of_the_text_is_minus_its_loss_and_a_function_of_the_step():
+    """One number, which pays for a text that is held; of the step's first batch."""
+    policy, text = small_gpt(), Texts()
+    config = replace(CONFIG, pt_mode="reward_bonus", pretraining_coef=0.5, minibatches=3)
+    bonus, logged = text_bonus(config, policy, text, step=2)
+    log_probs = token_log_probs(policy, Texts().batch(2 * config.updates))
+    loss = -float(log_probs.sum()) / 28  # tokens of a batch
+    assert text.asked == [2 * config.updates] and bonus == pytest.approx(-0.5 * loss, rel=1e-5)
+    assert logged == {"pretraining_loss": pytest.approx(loss, rel=1e-5)}
+    assert text_bonus(replace(config, pt_mode="loss"), policy, text, step=2) == (0.0, {})
 
 
 # What is left when everything of its own is off: PPO

@@ -123,7 +123,7 @@ def test_a_group_is_recorded_as_it_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_td_errors_are_of_the_rewards_that_the_critic_learns_from(monkeypatch, tmp_path) -> None:
-    """r_t + gamma V_(t+1) - V_t with the whitened r, 0 behind the last token."""
+    """r_t + gamma V_(t+1) - V_t with the whitened r, 0 behind the last token; V as it was then."""
     seen, path = calls_of(monkeypatch, ppo_engine, "gae_update"), tmp_path / "t.jsonl"
     ppo = engine_named("ppo")
     ppo = replace(ppo, config=replace(ppo.config, gamma=0.9))
@@ -135,6 +135,7 @@ def test_td_errors_are_of_the_rewards_that_the_critic_learns_from(monkeypatch, t
     assert len(rows) == 4 and V.any()
     for i, row in enumerate(rows):
         close(row["values"]["td_error"], errors[i, mask[i]])
+        close(row["values"]["value"], values[i, mask[i]])
 
 
 BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)

@@ -13,7 +13,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
-from rl.batches.dynamic_sampling import GroupBuffer, join_rollouts
+from rl.batches.dynamic_sampling import GroupBuffer, PromptCursor, join_rollouts
 from rl.batches.rollout import (
     Rollout,
     old_policy_log_probs,
@@ -72,6 +72,19 @@ def test_several_rounds_of_sampling_are_one_rollout():
             whole = getattr(joined, name)[rows]
             assert torch.equal(whole[:, :T], getattr(part, name)) and not whole[:, T:].any()
         assert torch.equal(joined.has_eos[rows], part.has_eos)
+
+
+def test_a_cursor_takes_prompts_in_the_order_of_its_seed_however_many_at_a_time():
+    """Each once an epoch; one that goes on from a state takes what comes next."""
+    records = [PromptRecord(str(i)) for i in range(12)]
+    first, again, other = (PromptCursor(records, seed) for seed in (1, 1, 2))
+    taken = first.take(5) + first.take(7)
+    assert again.take(12) == taken != other.take(12) and sorted(r.prompt for r in taken) == sorted(
+        record.prompt for record in records
+    )
+    rest = PromptCursor(records, 1)
+    rest.load_state_dict(first.state_dict())
+    assert rest.take(3) == first.take(3) == again.take(3) != taken[:3]
 
 
 def test_whole_groups_are_kept_of_several_rounds():

@@ -23,7 +23,7 @@ from rl.rewards.reward import RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.run import evaluation
 from rl.run.engine import answers_to_test
-from rl.run.evaluation import Conditions, compare, evaluate, standard_error
+from rl.run.evaluation import Conditions, compare, evaluate, measure_accuracy, standard_error
 from studies.best_of import best_of_n
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
@@ -118,6 +118,17 @@ def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(
 def test_the_error_of_a_mean_is_its_spread_over_the_root_of_their_number():
     assert standard_error(torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(1 / math.sqrt(3))
     assert standard_error(torch.tensor([5.0])) == 0
+
+
+@pytest.mark.parametrize(("ends", "greedy"), [(0.4, 0.0), (0.6, 1.0)])
+def test_the_likeliest_answer_is_checked_beside_the_samples(ends, greedy):
+    """Right is who ends at once; of four samples one is with 1 - (1 - ends)^4."""
+    policy = fixed_gpt({"a": 1 - ends, ".": ends})
+    check = VerifiableReward(lambda record, text, ended: float(text == ""), "nothing")
+    found = measure_accuracy(policy, LETTERS, RECORDS, ONE_TOKEN, check, k=4)
+    assert found["greedy_accuracy"] == greedy
+    assert found["pass@1"] == pytest.approx(ends, abs=0.1)
+    assert found["pass@4"] == pytest.approx(1 - (1 - ends) ** 4, abs=0.1)
 
 
 # A run that is cut and resumed
