@@ -90,7 +90,7 @@ def lines_of(*folders: str) -> int:
     ("folders", "most"),
     [
         (PRODUCT, 21_990),
-        (("tests",), 21_720),
+        (("tests",), 23_330),
         (("scripts", "studies", "bench"), 8_430),
         (("docs",), 522),
     ],
