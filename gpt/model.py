@@ -80,14 +80,6 @@ def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig
     return replace(PRESETS[name], vocab_size=vocab_size, dropout=dropout)
 
 
-def preset_weights(name: str) -> int:
-    """The number of weights of the named shape, the tied head counted once."""
-    shape = PRESETS[name]
-    width = shape.n_embd
-    of_block = 12 * width**2 + 13 * width  # four projections with biases, two LayerNorms
-    return (shape.vocab_size + shape.context + 2) * width + shape.n_layer * of_block
-
-
 class KVCache:
     """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
 

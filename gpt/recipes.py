@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from data.sources import USUAL, Data, is_world, usual_preset
 from gpt.folder import ModelFolder, name_of, weights_of
-from gpt.model import Preset, preset_weights
+from gpt.model import PRESETS, Preset
 from harness.command_line import flag_value, option, run_command
 from harness.errors import UserError
 from harness.flags import Count, MemoryFlags, TrainingFlags
@@ -210,6 +210,14 @@ class Start(NamedTuple):
     kinds: frozenset[str]  # that a row's `start` may name
     weights: int
     preset: str  # what config.preset says
+
+
+def preset_weights(name: str) -> int:
+    """The number of weights of the named shape, the tied head counted once."""
+    shape = PRESETS[name]
+    width = shape.n_embd
+    of_block = 12 * width**2 + 13 * width  # four projections with biases, two LayerNorms
+    return (shape.vocab_size + shape.context + 2) * width + shape.n_layer * of_block
 
 
 def start_of(model: str | None, data: str, preset: str | None) -> Start:
