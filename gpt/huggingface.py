@@ -78,6 +78,7 @@ MISSING: dict[str, dict[str, Any]] = {
     "qwen3": {"use_sliding_window": False, "head_dim": 128}, "olmo2": {"rms_norm_eps": 1e-5},
     "smollm3": {"use_sliding_window": False, "rope_theta": 2e6, "tie_word_embeddings": True},
 }  # fmt: skip
+CLASSIFIER = "ForSequenceClassification"  # of an architecture with a score
 LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": SLOW, "high_freq_factor": FAST,
     "original_max_position_embeddings": TRAINED,
@@ -111,6 +112,11 @@ def described(
     if (folder / ADAPTER_FILE).exists():  # transformers would apply it
         merge = "merge it with peft's merge_and_unload and save_pretrained, or take it out of the folder"
         raise UserError(f"{folder} holds full weights and an adapter, {ADAPTER_FILE}: {merge}")
+    if any(str(name).endswith(CLASSIFIER) for name in config.get("architectures") or ()):
+        raise UserError(
+            f"{folder} holds a reward model in transformers' layout, which no command opens: name the "
+            "run of reward_model_training that it was exported from, or train one with that"
+        )
     shape = published_shape(config, folder / CONFIG_FILE)
     weights = sum(sum(read_header(file)[1].values()) for file in weight_files(folder))
     settings = settings_in(folder / SETTINGS_FILE)
@@ -183,7 +189,7 @@ def save_hf(
         config |= special_ids(tokenizer)
     if score is not None:
         name = class_name(config["model_type"])
-        config |= {"architectures": [f"{name}ForSequenceClassification"]}
+        config |= {"architectures": [f"{name}{CLASSIFIER}"]}
         config |= {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
     write_json(folder / CONFIG_FILE, config)
 

@@ -567,3 +567,17 @@ def test_an_argument_that_a_template_does_not_ask_for_is_refused(
         with pytest.raises(UserError) as error:
             open_model(name, chat_arguments=[argument])
         assert argument in str(error.value) or "--chat-arguments" in str(error.value)
+
+
+def test_a_reward_model_in_transformers_layout_is_no_policy_and_no_judge(place: Path) -> None:
+    tokenizer = chat_tokenizer("phi-3")
+    save_hf(llama(tokenizer), place / "exported", tokenizer, torch.ones(1, 8))
+    for model, judge in (("exported", ""), ("mine", "exported")):
+        config = settings(
+            GRPOConfig, model=model, reward_model=(judge,) * bool(judge), out=Path("x"), **GRPO
+        )
+        with pytest.raises(UserError, match="exported"):
+            grpo_engine.main(config)
+    assert not (place / "x").exists()
+    with pytest.raises(UserError):  # whoever asks
+        ModelFolder.open("exported")
