@@ -14,7 +14,8 @@ from toys import PROMPTS as RECORDS
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.teacher import reverse_kl
+from gpt.teacher import open_teacher, reverse_kl
+from harness.errors import UserError
 from harness.metric_log import MetricLog
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.reward import RuleReward
@@ -87,6 +88,14 @@ def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
     assert float(log_q.exp() @ full) == pytest.approx(exact, abs=1e-9)
     assert abs(exact - forward) > 0.01
     assert (full > 0).all() and (sampled < 0).any()
+
+
+def test_a_teacher_is_frozen_and_reads_the_students_tokens(tmp_path):
+    toys.saved_gpt(tmp_path / "teacher")
+    teacher = open_teacher(tmp_path / "teacher", toys.GLASSBOX, torch.device("cpu"))
+    assert not teacher.training and not any(p.requires_grad for p in teacher.parameters())
+    with pytest.raises(UserError):
+        open_teacher(tmp_path / "teacher", LETTERS, torch.device("cpu"))
 
 
 # Making a teacher
