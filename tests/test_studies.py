@@ -112,6 +112,13 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
     of_file = read_preferences(preferences.pairs_file(config, "a")).splits["train"]
     assert {record.prompt for record in of_file} == train["a"]
     assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
+    jobs = preferences.plan(config)
+    for name, job in jobs.items():
+        if data := job.arguments.get("data"):
+            half = {"rm-b": "b"}.get(name) or name.removeprefix("rm-").partition("-")[0]
+            half = half if name.startswith("rm-") else "a"  # of every policy
+            assert data == preferences.pairs_file(config, half), name
+        assert job.arguments.get("reward_model", config.out / "rm-a").name == "rm-a"
     asked = [record.prompt for record in preferences.test_prompts(config)]
     assert asked and {split_of(prompt) for prompt in asked} == {"test"}
     assert len(asked) == len(set(asked)) == sum(split_of(p) == "test" for p in held_out)

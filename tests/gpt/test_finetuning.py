@@ -63,6 +63,15 @@ def test_micro_batches_and_padding_do_not_change_the_update():
         torch.testing.assert_close(torch.tensor(rows), torch.tensor(ends[0][1]))
 
 
+def test_the_seed_orders_the_records():
+    """At learning rate 0 a step's loss tells which records it reads."""
+    first, again, other = (
+        [row["loss"] for row in train(config, small_gpt(), EXAMPLES, (), MetricLog(2), eos_id=EOS)]
+        for config in (replace(CONFIG, lr=0.0, seed=seed) for seed in (1, 1, 2))
+    )
+    assert first == again and not set(first) & set(other)
+
+
 def test_a_pass_visits_every_record(tmp_path):
     """Three passes over 18 records, eight at a time: 6.75 steps, and the last one goes on."""
     work = Work(small_gpt(), GLASSBOX, EXAMPLES, [])

@@ -27,7 +27,7 @@ from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
 from rl.run.config import EngineConfig, RunFlags
 from rl.run.engine import Engine, every_engine
-from rl.run.task import open_policy, require_reach
+from rl.run.task import open_policy, open_task, require_reach
 
 RL = Path(__file__).resolve().parents[3] / "rl"
 ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))
@@ -103,6 +103,13 @@ def test_prompts_of_a_file_are_in_one_split_each_and_those_without_room_in_none(
         split: [prompt for prompt in prompts if "lamp" not in prompt]
         for split, prompts in every.items()
     }
+
+
+def test_a_task_has_the_prompts_of_each_split_of_its_world(runs):
+    save_models(runs)
+    task = open_task(RunFlags(reward="gold", max_new_tokens=8), CPU)
+    for split in SPLITS:
+        assert task.prompts[split] == source("reviews").prompts(split)
 
 
 # Rewards by flag
