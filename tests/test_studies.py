@@ -47,7 +47,7 @@ from studies.overoptimisation.plan import Settings
 from studies.overoptimisation.stages import TERMS, Measuring, has_turned
 from studies.pages import filled
 from studies.preferences import PreferencesConfig
-from studies.runner import words
+from studies.runner import Job, asked, digest, finished, record_of, words
 
 
 def parsed_by(name: str, flags: list[str]) -> Any:
@@ -112,6 +112,13 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
     of_file = read_preferences(preferences.pairs_file(config, "a")).splits["train"]
     assert {record.prompt for record in of_file} == train["a"]
     assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
+    jobs = preferences.plan(config)
+    for name, job in jobs.items():
+        if data := job.arguments.get("data"):
+            half = {"rm-b": "b"}.get(name) or name.removeprefix("rm-").partition("-")[0]
+            half = half if name.startswith("rm-") else "a"  # of every policy
+            assert data == preferences.pairs_file(config, half), name
+        assert job.arguments.get("reward_model", config.out / "rm-a").name == "rm-a"
     asked = [record.prompt for record in preferences.test_prompts(config)]
     assert asked and {split_of(prompt) for prompt in asked} == {"test"}
     assert len(asked) == len(set(asked)) == sum(split_of(p) == "test" for p in held_out)
@@ -359,6 +366,24 @@ def test_curves_are_means_where_all_runs_were_validated(tmp_path: Path) -> None:
     found = engines.mean_curve([tmp_path / "a", tmp_path / "b"], ("step", "gold"))
     assert found == [[2, 4], [pytest.approx(0.3), pytest.approx(0.8)]]
     assert engines.smoothed([1.0, 3.0, 4.0]) == [1.0, 2.0, 3.5]
+
+
+def test_a_job_is_done_as_long_as_what_it_has_read_is_the_same(tmp_path: Path) -> None:
+    """Its flags, the jobs that it needs, and files: one that has changed makes it anew."""
+    (tmp_path / "read.txt").write_text("a")
+    first, job = Job("first", "work", {"lr": 1}), Job("job", "work", {"lr": 2}, ("first",))
+    jobs = {"first": first, "job": job}
+    for each in jobs.values():
+        (tmp_path / each.name).mkdir()
+        about = {
+            "asked": asked(each, tmp_path),
+            "inputs": {"read.txt": digest(tmp_path / "read.txt")},
+        }
+        record_of(tmp_path / each.name).write_text(json.dumps(about | {"wall": 1.0}))
+    assert finished(jobs, tmp_path) == {"first", "job"}
+    assert finished({**jobs, "job": replace(job, arguments={"lr": 3})}, tmp_path) == {"first"}
+    (tmp_path / "read.txt").write_text("b")
+    assert finished(jobs, tmp_path) == set()
 
 
 def test_gold_is_best_where_its_running_mean_is() -> None:

@@ -225,6 +225,8 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
         (read_responses, ALPACA | {"kto_tag": False}, None),
         (read_responses, ALPACA | {"prompt": "Answer in French."}, None),
         (read_prompts, GSM8K[0] | {"prompt": said("Hi")}, None),
+        (read_responses, GSM8K[0] | {"system": "Be kind."},
+         "### System:\nBe kind.\n\n### Instruction:\nHow much?\n\n### Response:\n"),
         (read_responses, {"prompt": "Q", "completion": " a", "label": True}, "Q"),
     ],
 )  # fmt: skip

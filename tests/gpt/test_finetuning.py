@@ -9,7 +9,14 @@ import torch
 from toys import GLASSBOX, Crash, CrashingLog, split_by_question, weights, write_pairs
 
 from data.records import PreferenceRecord
-from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
+from gpt.finetuning import (
+    FinetuningConfig,
+    Work,
+    plan,
+    preferred_answers,
+    read_examples,
+    train,
+)
 from gpt.lengths import Limits, check_fit
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
@@ -54,6 +61,22 @@ def test_micro_batches_and_padding_do_not_change_the_update():
     for end, rows in ends[1:]:
         torch.testing.assert_close(end, ends[0][0], rtol=0, atol=1e-8)
         torch.testing.assert_close(torch.tensor(rows), torch.tensor(ends[0][1]))
+
+
+def test_the_seed_orders_the_records():
+    """At learning rate 0 a step's loss tells which records it reads."""
+    first, again, other = (
+        [row["loss"] for row in train(config, small_gpt(), EXAMPLES, (), MetricLog(2), eos_id=EOS)]
+        for config in (replace(CONFIG, lr=0.0, seed=seed) for seed in (1, 1, 2))
+    )
+    assert first == again and not set(first) & set(other)
+
+
+def test_a_pass_visits_every_record(tmp_path):
+    """Three passes over 18 records, eight at a time: 6.75 steps, and the last one goes on."""
+    work = Work(small_gpt(), GLASSBOX, EXAMPLES, [])
+    assert plan(replace(CONFIG, epochs=3), work, tmp_path, 0).steps == 7
+    assert plan(replace(CONFIG, epochs=3, steps=5), work, tmp_path, 0).steps == 5
 
 
 def test_every_step_drops_units_of_its_own():

@@ -11,6 +11,7 @@ from toys import Crash, flat_gradient, randomized, weights
 
 from data.collate import ResponseBatch, collate_responses
 from data.sources import default_folder
+from gpt import pretraining
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus
 from gpt.model import GPT, GPTConfig
@@ -104,6 +105,20 @@ def test_accumulated_gradients_equal_the_batch():
     torch.testing.assert_close(flat_gradient(twice), flat_gradient(once), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(weights(twice), weights(once), rtol=1e-6, atol=1e-9)
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
+
+
+@pytest.mark.parametrize(("patience", "steps", "kept"), [(2, 5, [1, 3]), (9, 6, [1, 3, 6])])
+def test_training_ends_after_so_many_losses_without_a_new_best(monkeypatch, patience, steps, kept):
+    """Best at steps 1, 3 and 6; each new best is kept. A resumed run stays at its end."""
+    losses = iter([3.0, 3.5, 2.0, 2.5, 2.1, 1.0])
+    monkeypatch.setattr(pretraining, "held_out_loss", lambda *_: next(losses))
+    log, best = MetricLog(6), []
+    config = replace(CONFIG, steps=6, eval_every=1, patience=patience)
+    corpus = ListCorpus([BATCH] * 6)
+    rows = train(
+        config, random_gpt(), corpus, log, keep_best=lambda: best.append(log.rows[-1]["step"])
+    )
+    assert len(rows) == steps and best == kept
 
 
 def test_every_step_drops_units_of_its_own():

@@ -8,7 +8,26 @@ from torch import nn
 
 from gpt.model import GPT, GPTConfig
 from harness.console import say_once
-from harness.optimizer import adamw, clip_and_step, cosine_schedule, steps_of_passes
+from harness.optimizer import (
+    Diverged,
+    adamw,
+    clip_and_step,
+    cosine_schedule,
+    steps_of_passes,
+)
+from harness.paths import STATE_FILE
+from harness.training_state import TrainingState
+
+
+def test_weights_that_are_not_finite_are_not_written_over_those_that_are(tmp_path):
+    model = small_gpt()
+    state = TrainingState({"model": model}, {}, step=1)
+    state.save(tmp_path)
+    before = (tmp_path / STATE_FILE).read_bytes()
+    model.h[0].ln_1.bias.data[0] = torch.nan
+    with pytest.raises(Diverged):
+        state.save(tmp_path)
+    assert (tmp_path / STATE_FILE).read_bytes() == before
 
 
 def small_gpt() -> GPT:
@@ -23,6 +42,7 @@ def names(model: nn.Module, parameters) -> set[str]:
 def test_only_matrices_decay():
     model = small_gpt()
     decayed, plain = adamw(model, 1e-3, weight_decay=0.1).param_groups
+    assert decayed["betas"] == plain["betas"] == (0.9, 0.95)
     assert decayed["weight_decay"] == 0.1 and plain["weight_decay"] == 0.0
     matrices = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}
     expected = {"wte.weight", "wpe.weight"} | {f"h.0.{name}.weight" for name in matrices}

@@ -168,6 +168,7 @@ def test_every_tenth_pair_comes_again_with_its_sides_exchanged() -> None:
     assert turns[:30] == [*in_turn(AnnotateConfig(pairs=30))]
     other = [*in_turn(AnnotateConfig(pairs=60, annotator="Anna"))]
     assert other != turns and {n for n, *_ in other} == {n for n, *_ in turns}
+    assert [*in_turn(AnnotateConfig(pairs=60, seed=1))] != turns
     assert 15 < sum(swap for _, swap, _ in turns) < 45
 
 
@@ -231,6 +232,7 @@ def test_two_people_and_two_policies(runs: Path, tmp_path: Path) -> None:
     alike = sum(mine[q] == theirs[q] for q in mine) / 18
     assert f"the same as me in {alike:.2f} of 18" in done.stdout
     assert "the same in 0.00 of 2" in done.stdout  # the repeats swap sides, the key stays
+    assert done.stdout.count("the same as me in") == 1  # of my repeats nothing is said
 
 
 @pytest.mark.parametrize(

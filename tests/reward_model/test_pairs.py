@@ -63,13 +63,13 @@ def first_wins(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
     return Labelled(True)
 
 
-def make(policy: GPT, count: int, annotator=first_wins, *, steps: int = 4, **options):
+def make(policy: GPT, count: int, annotator=first_wins, *, steps: int = 4, against=None, **options):
     """All pairs of one call, and how many each batch gave."""
     batches = list(
         sample_pairs(
             policy, BYTES, PROMPTS, count, annotator,
             PairSampling(SamplingParams(max_new_tokens=steps), **({"batch_size": 8} | options)),
-            generator=toys.seeded(), rng=random.Random(0),
+            generator=toys.seeded(), rng=random.Random(0), against=against,
         )
     )  # fmt: skip
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
@@ -121,6 +121,26 @@ def test_borrowed_and_repeated_answers_are_compared_with_the_own_ones(
     assert [pair.chosen for pair in pairs].count(said) == 3  # the annotator preferred it to each
 
 
+def test_against_another_model_the_first_answer_is_the_policys():
+    """Each of its answers with each of the other one's; it ends at once, the other never does."""
+    policy, other = fixed_gpt({BYTES.eos_id: 1.0}), fixed_gpt({ord("b"): 1.0})
+    pairs, _ = make(policy, 12, responses_per_prompt=2, against=other)
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [([EOS], [ord("b")] * 4)] * 12
+    assert [len([*group]) for _, group in itertools.groupby(pair.prompt for pair in pairs)] == [
+        4
+    ] * 3
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_answer_of_text_has_an_eos_unless_it_is_told_that_it_was_cut_off(ended):
+    """Also where its recorded tokens are those of another tokenizer, or of another text."""
+    for recorded in ({}, {"chosen_tokens": [9999]}, {"chosen_tokens": [ord("x")]}):
+        meta = recorded | {"chosen_ended": ended}
+        pair = encode_pair(PreferenceRecord("p", "yes", "no", meta), BYTES)
+        assert pair.chosen == BYTES.encode("yes") + [EOS] * ended
+        assert pair.rejected == [*BYTES.encode("no"), EOS]
+
+
 def test_a_response_that_stopped_keeps_its_eos_and_a_cut_one_has_none():
     policy = fixed_gpt({ord("a"): 0.4, ord("b"): 0.3, BYTES.eos_id: 0.3})
     seen: list[tuple[str, bool]] = []
@@ -160,9 +180,10 @@ def test_labels_and_gold_stay_with_their_response():
 
 
 def test_collate_comparisons_holds_each_response_once():
-    """Three responses to one prompt, compared pairwise; the same tokens after another prompt."""
+    """Three responses to one prompt, compared pairwise; the same tokens after one that ends alike."""
     a, b, c = [3, 9], [4, 4, 9], [5]
-    pairs = [TokenPair([1], a, b), TokenPair([1], c, a), TokenPair([1], b, c), TokenPair([2], a, b)]
+    one, other = [1, 7], [2, 7]
+    pairs = [TokenPair(one, *two) for two in ((a, b), (c, a), (b, c))] + [TokenPair(other, a, b)]
     batch, chosen, rejected = collate_comparisons(pairs, eos_id=9)
     assert len(batch) == 5
     rows = [

@@ -84,6 +84,16 @@ def test_a_run_that_has_ended_trains_nobody_again():
         grpo_engine.train(run)
 
 
+def test_the_seed_orders_the_prompts_of_a_run():
+    """Four of eight at a step; each once in two steps."""
+    orders = []
+    for seed in (1, 1, 2):
+        run = Run(GRPOConfig(**TOY | dict(seed=seed)), small_gpt(), LETTERS, DIVERSE, PROMPTS)
+        orders.append([record.prompt for step in (0, 1) for record in run.prompts(step)])
+        assert sorted(orders[-1]) == sorted(record.prompt for record in PROMPTS)
+    assert orders[0] == orders[1] != orders[2]
+
+
 def test_a_reference_is_not_frozen_once_a_run_has_begun():
     """It would be a copy of a policy that may have moved."""
     run = Run(GRPOConfig(**TOY), small_gpt(), LETTERS, DIVERSE, PROMPTS)

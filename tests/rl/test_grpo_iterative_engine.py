@@ -27,7 +27,7 @@ from reward_model.continual import (
     as_row,
     visits_of,
 )
-from reward_model.pairs import Annotator, Labelled, as_pair
+from reward_model.pairs import Annotator, Labelled, as_pair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel
 from rl.grpo_iterative_engine import learning_rate
@@ -132,6 +132,17 @@ def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
     updates = {int(state["step"]) for state in refresh.optimizer.state.values()}
     assert updates == {fits[0].steps + fits[1].steps}  # one Adam for both
     assert fits[0].seed != fits[1].seed and fits[0].pairs[:60] != fits[1].pairs[:60]
+
+
+def test_a_refreshed_reward_model_is_frozen_and_its_scores_are_centred_again():
+    """On the pairs that it has been centred on before: every nth one of its first training."""
+    refresh = continual_model(fitting=dict(pairs=12, held_out_pairs=4, lr=1e-2))
+    refresh.update(small_gpt(), 3)
+    assert not any(parameter.requires_grad for parameter in refresh.model.parameters())
+    assert all(parameter.grad is None for parameter in refresh.model.parameters())
+    scores = refresh.model(collate_pairs(refresh.reference, LETTERS.eos_id))
+    assert len(scores) == 80 and float(scores.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(scores.std()) == pytest.approx(1, abs=1e-5)
 
 
 def test_each_refresh_replays_other_pairs(fits):

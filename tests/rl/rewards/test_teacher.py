@@ -14,11 +14,12 @@ from toys import PROMPTS as RECORDS
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.teacher import reverse_kl
+from gpt.teacher import open_teacher, reverse_kl
+from harness.errors import UserError
 from harness.metric_log import MetricLog
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.reward import RuleReward
-from rl.rewards.teacher_reward import LOG_PROB_FLOOR, teacher_log_probs
+from rl.rewards.teacher_reward import LOG_PROB_FLOOR, TeacherReward, teacher_log_probs
 from rl.run.config import EngineConfig
 
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
@@ -87,6 +88,24 @@ def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
     assert float(log_q.exp() @ full) == pytest.approx(exact, abs=1e-9)
     assert abs(exact - forward) > 0.01
     assert (full > 0).all() and (sampled < 0).any()
+
+
+def test_a_rewards_distance_is_that_of_the_policy_from_the_teacher(rollout):
+    """By its own log-probs at 0.8; full, so that a policy that is the teacher is 0 away."""
+    reward = TeacherReward(TEACHER, CONFIG)
+    found, none = (reward.distance(model, rollout, 0.8, 5) for model in (POLICY, TEACHER))
+    own, theirs = by_hand(POLICY, rollout), by_hand(TEACHER, rollout)
+    expected = [sum(q) - sum(p) for q, p in zip(own, theirs, strict=True)]
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-4)
+    assert not none[0].any() and not none[1].any() and abs(sum(expected)) > 1
+
+
+def test_a_teacher_is_frozen_and_reads_the_students_tokens(tmp_path):
+    toys.saved_gpt(tmp_path / "teacher")
+    teacher = open_teacher(tmp_path / "teacher", toys.GLASSBOX, torch.device("cpu"))
+    assert not teacher.training and not any(p.requires_grad for p in teacher.parameters())
+    with pytest.raises(UserError):
+        open_teacher(tmp_path / "teacher", LETTERS, torch.device("cpu"))
 
 
 # Making a teacher

@@ -23,7 +23,14 @@ from rl.rewards.reward import RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.run import evaluation
 from rl.run.engine import answers_to_test
-from rl.run.evaluation import Conditions, compare, evaluate, measure_accuracy, standard_error
+from rl.run.evaluation import (
+    Conditions,
+    Validation,
+    compare,
+    evaluate,
+    measure_accuracy,
+    standard_error,
+)
 from studies.best_of import best_of_n
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
@@ -66,6 +73,18 @@ def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
     expected = [sum(ratio[letter] for letter in text) for text in measured.responses]
     torch.testing.assert_close(measured.kl, torch.tensor(expected), rtol=0, atol=1e-5)
     assert (measured.lengths == 3).all() and not measured.has_eos.any()
+
+
+def test_a_validation_measures_from_the_start_whatever_the_reference_is():
+    policy, moved = fixed_gpt({"a": 0.8, "b": 0.2}), fixed_gpt({"a": 0.7, "b": 0.3})
+    found = {}
+    for start in (EVEN, None):
+        validate = Validation(LETTERS, RECORDS, ONE_TOKEN, INDEX, start=start)
+        found[start] = validate(policy, moved, 1)["validation/kl"]
+    for start, kl in found.items():
+        expected = evaluate(policy, LETTERS, RECORDS, ONE_TOKEN, INDEX, reference=start or moved)
+        assert kl == pytest.approx(float(expected.kl.mean()))
+    assert found[EVEN] != found[None]
 
 
 # The price of an answer that was cut off
@@ -176,6 +195,11 @@ def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
         assert {prompt for prompt, _ in mine} == {record.prompt}
         assert float(reward[i]) == max(value for _, value in mine)
     assert torch.equal(gold, -reward)
+    again, other = (
+        best_of_n(policy, LETTERS, RECORDS, ONE_TOKEN, INDEX, 5, gold=GOLD, conditions=how)[0]
+        for how in (Conditions(micro_batch_size=5), Conditions(micro_batch_size=5, seed=1))
+    )
+    assert torch.equal(again, reward) and not torch.equal(other, reward)
     assert float(reward.mean()) > 5  # of five uniform draws from 0..7 the largest averages 5.9
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -13,10 +14,11 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt
 
 from data import sources
 from data.files.source import FileSource
-from data.records import PromptRecord, split_of
+from data.records import SPLITS, PromptRecord, split_of
 from data.sources import source, world_names
 from data.worlds import reviews, sums
 from gpt import recipes
+from gpt.lengths import open_prompts
 from gpt.model import Preset
 from gpt.recipes import RECIPES, Recipe, config_of
 from harness.errors import UserError
@@ -25,7 +27,7 @@ from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
 from rl.run.config import EngineConfig, RunFlags
 from rl.run.engine import Engine, every_engine
-from rl.run.task import open_policy, require_reach
+from rl.run.task import open_policy, open_task, require_reach
 
 RL = Path(__file__).resolve().parents[3] / "rl"
 ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))
@@ -88,6 +90,26 @@ def save_models(folder, data: str = "reviews") -> None:
     policy = saved_gpt(folder / f"pretraining-{data}-tiny", context=128)
     path = folder / f"reward_model-{data}-tiny" / "model.safetensors"
     save_reward_model(path, RewardModel.from_policy(policy), GLASSBOX)
+
+
+def test_prompts_of_a_file_are_in_one_split_each_and_those_without_room_in_none(tmp_path):
+    rows = [{"prompt": f"Question {n}?{' lamp' * 20 * (n % 5 == 0)}\n"} for n in range(60)]
+    (tmp_path / "prompts.json").write_text(json.dumps(rows))
+    found = sources.source(str(tmp_path / "prompts.json"))
+    every = {split: [r.prompt for r in found.prompts(split)] for split in SPLITS}
+    assert sorted(sum(every.values(), [])) == sorted(row["prompt"] for row in rows)
+    kept = open_prompts(found, "prompts.json", GLASSBOX, room=16)
+    assert {split: [r.prompt for r in records] for split, records in kept.items()} == {
+        split: [prompt for prompt in prompts if "lamp" not in prompt]
+        for split, prompts in every.items()
+    }
+
+
+def test_a_task_has_the_prompts_of_each_split_of_its_world(runs):
+    save_models(runs)
+    task = open_task(RunFlags(reward="gold", max_new_tokens=8), CPU)
+    for split in SPLITS:
+        assert task.prompts[split] == source("reviews").prompts(split)
 
 
 # Rewards by flag
