@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from data import worlds
 from data.records import PromptRecord, ResponseRecord
@@ -23,7 +23,6 @@ from harness.console import say_once
 from harness.errors import UserError
 from harness.files import display_path, sha256_of
 from harness.paths import RUNS
-from harness.run_folder import CONFIG_FILE, split_as_before
 
 if TYPE_CHECKING:
     from data.files.source import FileSource
@@ -117,13 +116,6 @@ def default_folder(stage: str, data: str, model: str) -> Path:
         listed = ", ".join(map(display_path, others))
         say_once(f"not used, of another {Path(data).name}: {listed}")
     return folder
-
-
-def keep_splits(stage: str, config: Any, model: str) -> None:
-    """Split a file as the run did that --resume goes on with."""
-    folder = config.out or default_folder(stage, config.data, model)
-    if config.resume and not is_world(config.data) and (folder / CONFIG_FILE).exists():
-        split_as_before(folder)
 
 
 def data_name(data: str) -> str:

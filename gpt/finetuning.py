@@ -217,6 +217,7 @@ def open_work(config: FinetuningConfig, device: torch.device) -> tuple[Finetunin
 
 
 def plan(config: FinetuningConfig, work: Work, folder: Path, done: int) -> Plan:
+    """--steps, or those of --epochs."""
     examples, held_out = len(work.examples), len(work.held_out)
     steps = config.steps or steps_of_passes(config.epochs, examples, config.batch_size)
     return Plan(

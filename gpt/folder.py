@@ -105,9 +105,11 @@ class ModelFolder:
 
     def with_chat_arguments(self, arguments: Sequence[str]) -> ModelFolder:
         """The same with these arguments of its chat template; UserError for a model without one."""
-        if arguments and self.chat_template is None:
+        if not arguments:
+            return self
+        if self.chat_template is None:
             raise UserError(f"{self.origin} has no chat template: leave --chat-arguments out")
-        return replace(self, chat_arguments=tuple(arguments)) if arguments else self
+        return replace(self, chat_arguments=tuple(arguments))
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -215,8 +217,10 @@ def published_start(flags: Mapping[str, Any]) -> str | None:
     """The name of the published weights that a run's flags start from, through other runs."""
     for _ in range(99):  # runs that name each other have no first one
         named = flags.get("model")
-        if not named or (found := hub_name(named)):
-            return found if named else None
+        if not named:
+            return None
+        if found := hub_name(named):
+            return found
         folder, flags = folder_of_run(expanded(Path(named))), {}
         with suppress(OSError, UserError):
             flags = renamed(read_object(folder / CONFIG_FILE))
@@ -227,8 +231,10 @@ def published_start(flags: Mapping[str, Any]) -> str | None:
 
 def name_of(model: str | None) -> str | None:
     """The name of the published weights that a model comes from, as far as it can be opened."""
-    if model is None or (named := hub_name(model)):
-        return None if model is None else named
+    if model is None:
+        return None
+    if named := hub_name(model):
+        return named
     try:
         return ModelFolder.open(model).name
     except (OSError, UserError):

@@ -266,7 +266,12 @@ def unturned_of(values: Mapping[str, Any]) -> int | None:
     if turned is None:
         return int(every)
     every = [*turned, 0].index(0) + 1
-    return every if turned == [min((i + 1) % every, 1) for i in range(len(turned))] else None
+    return every if turned == turned_layers(len(turned), every) else None
+
+
+def turned_layers(count: int, every: int) -> list[int]:
+    """transformers' no_rope_layers: 1 for each layer that knows positions, 0 for each `every`-th."""
+    return [min((i + 1) % every, 1) for i in range(count)]
 
 
 def llama_switches(kind: str, values: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -317,8 +322,8 @@ def hub_config(model: GPT) -> dict[str, Any]:
         table |= {"rope_theta": config.rope_base, "rms_norm_eps": config.norm_eps}
         if config.rope_factor:
             table["rope_scaling"] = LLAMA3 | {"factor": config.rope_factor}
-        if every := config.unturned:
-            table["no_rope_layers"] = [min((i + 1) % every, 1) for i in range(config.n_layer)]
+        if config.unturned:
+            table["no_rope_layers"] = turned_layers(config.n_layer, config.unturned)
         # Else some kinds have ids that a small vocabulary lacks.
         table |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
         return table | {"architectures": [f"{class_name(kind)}ForCausalLM"]}

@@ -354,9 +354,8 @@ class ModelFlags(MemoryFlags, RecipeFlags):
         return [self.model] if self.model else []
 
     def sizes(self) -> list[int]:
-        return [weights_of(name) for name in self.named_models()] + super().sizes() * (
-            not self.model
-        )
+        opened = [weights_of(name) for name in self.named_models()]
+        return opened if self.model else [*opened, *super().sizes()]
 
     @property
     def model_name(self) -> str:
@@ -410,6 +409,7 @@ class RecipesConfig:
 
 
 def main(config: RecipesConfig) -> None:
+    """Print one line a setting: its flag, its value and the row. UserError for no such command."""
     try:
         module = importlib.import_module(config.command)
         config_class = module.ENGINE.config if hasattr(module, "ENGINE") else module.STAGE.config

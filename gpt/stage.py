@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from data.sources import default_folder, keep_splits
+from data.sources import default_folder, is_world
 from gpt.recipes import run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
-from harness.run_folder import finish_run, open_run, training_steps, write_report
+from harness.run_folder import finish_run, open_run, split_as_before, training_steps, write_report
 from harness.training_state import saved_step
 
 Rows = list[dict[str, Any]]
@@ -43,14 +43,12 @@ class Stage:
 
     name: str  # of run folders and messages
     config: Callable[..., Any]
-    open: Callable[
-        [Any, torch.device], tuple[Any, Any]
-    ]  # config, device -> config as it is run, work
+    # config, device -> config as it is run, work
+    open: Callable[[Any, torch.device], tuple[Any, Any]]
     plan: Callable[[Any, Any, Path, int], Plan]  # config, work, folder, steps that are done
     train: Callable[[Any, Any, MetricLog, Path], Rows]  # config, work, log, folder
-    keep: Callable[
-        [Any, Any, MetricLog, Path], None
-    ]  # likewise: the model, and what is measured of it
+    # likewise: the model, and what is measured of it
+    keep: Callable[[Any, Any, MetricLog, Path], None]
 
     def run(self, config: Any) -> Path:
         """The whole command; returns its run folder."""
@@ -65,9 +63,10 @@ class Stage:
 def run_stage(stage: Stage, config: Any) -> Path:
     """Open, plan, train and keep, in a run folder that can be resumed."""
     device = open_device(config.device, config.precision)
-    keep_splits(stage.name, config, config.model_name)
-    config, work = stage.open(config, device)
     folder = config.out or default_folder(stage.name, config.data, config.model_name)
+    if config.resume and not is_world(config.data):
+        split_as_before(folder)
+    config, work = stage.open(config, device)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     plan = stage.plan(config, work, folder, done)

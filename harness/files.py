@@ -49,7 +49,7 @@ def require_regular(path: Path) -> None:
 
 @contextmanager
 def reading() -> Iterator[Reading]:
-    """Around a run, also as a decorator: the files that are `record_input` inside, and by no run around it.
+    """Around a run, also as a decorator: the files that it reads, and none of a run around it.
 
     What a notebook has set of PyTorch's defaults is not read: inside they are as in a new process.
     """
@@ -66,7 +66,7 @@ def _now() -> Reading:
 
 
 def files_read() -> set[Path]:
-    """What was `record_input` until now."""
+    """The files that `record_input` was told of until now."""
     return _now().files
 
 

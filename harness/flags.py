@@ -127,9 +127,8 @@ class TrainingFlags:
 
     # What a command says of itself.
     family: ClassVar[str] = ""  # of commands that share recipes
-    fixed_length: ClassVar[bool] = (
-        False  # whether a rate or a stage depends on how many steps there are
-    )
+    # Whether a rate or a stage depends on how many steps there are.
+    fixed_length: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr",)  # its learning rates
     # What to lower where memory runs out, in a step and as it samples.
     largest: ClassVar[tuple[str, ...]] = ("micro_batch_size",)

@@ -54,9 +54,8 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
     fcntl = None  # type: ignore[assignment]
 
 LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
-_open: ContextVar[Path | None] = ContextVar(
-    "open", default=None
-)  # the folder of the run that is on
+# The folder of the run that is on.
+_open: ContextVar[Path | None] = ContextVar("open", default=None)
 CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, SPLIT_BY, MADE_WITH = "script", "inputs", "splits", "made_with"  # keys, no flags
 ORIGINS = "settings_from"
@@ -94,7 +93,8 @@ def saved_run() -> Path | None:
 
 def split_as_before(folder: Path) -> None:
     """Let a run that goes on in the folder split files as it did; one that does not say how, by rule 1."""
-    rule = on_main(lambda: read_object(folder / CONFIG_FILE).get(SPLIT_BY, 1))
+    path = folder / CONFIG_FILE
+    rule = on_main(lambda: read_object(path).get(SPLIT_BY, 1) if path.exists() else split_rule())
     split_as(rule if isinstance(rule, int) else 1)
 
 

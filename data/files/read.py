@@ -222,6 +222,12 @@ def _unclosed(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     return opened is not None and any(a is not None and f"/{opened[1]}" not in a for a in answers)
 
 
+def _is_listed(side: Answered) -> bool:
+    """Whether a prompt or an answer is a list that became text."""
+    texts = (side.prompt, side.response)
+    return any(isinstance(text, str) and LISTED.fullmatch(text) is not None for text in texts)
+
+
 # From one row to one record.
 
 
@@ -332,12 +338,7 @@ def _read(
             notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
             notes["ratings that are no numbers"] += lead != lead
             notes["a list written as text, such as of messages in a table,"] += (
-                not recorded
-                and any(
-                    isinstance(text, str) and LISTED.fullmatch(text) is not None
-                    for side in found.sides
-                    for text in (side.prompt, side.response)
-                )
+                not recorded and any(map(_is_listed, found.sides))
             )
             as_it_is = sides[0].prompt == found.sides[0].prompt
             if as_it_is and not recorded:
