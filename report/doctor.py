@@ -210,7 +210,9 @@ def trivial_judge(run: Run) -> Iterator[str]:
     if found := run.results.get("followed_rule"):
         fails, more = found["where_it_fails"], found["more_pairs"]
         right = (fails["accuracy"] or 0) * fails["pairs"]
-        few = f", too few to tell: {more} more held-out ones like them (of {5 * more} in a file) would"
+        few = (
+            f", too few to tell: {more} more would, about {5 * more} more of this kind in the file"
+        )
         yield (
             f"{run.results['accuracy']:.2f} of the held-out pairs are ordered right, "
             f'{found["accuracy"]:.2f} by the rule "{found["rule"]} wins"; where that rule is wrong or '

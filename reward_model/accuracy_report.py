@@ -47,15 +47,12 @@ class Report:
             f"{n['pairs']} labelled pairs"
         ]
         if tests := n.get("test_pairs"):
-            lines[0] += (
-                f" ({n['pairs'] - tests} of the validation split, {tests} of the test split)"
-            )
-        best = n.get("trivial_rule")
-        rule, right = (best["rule"], best["accuracy"]) if best else ("longer", n["length_accuracy"])
-        lines += [f"  baselines: {rule} wins {right:.3f}, a coin 0.500"]
-        if best:
+            lines[0] += f" ({n['pairs'] - tests} of validation + {tests} of test)"
+        best = n.get("trivial_rule", {"rule": "longer", "accuracy": n["length_accuracy"]})
+        by = " (the best trivial rule, by the training pairs)" if "trivial_rule" in n else ""
+        lines += [f"  baselines: {best['rule']} wins {best['accuracy']:.3f}{by}, a coin 0.500"]
+        if by:
             lines += [
-                "    (on training pairs no other trivial rule is right more often)",
                 f"  where that rule is wrong or silent: {share_of(best['where_it_fails'])}",
                 f"  answers of equal length, within a quarter: {share_of(n['equal_length'])}",
                 f"  the shorter answer was preferred: {share_of(n['shorter_chosen'])}",
@@ -75,14 +72,15 @@ class Report:
         if "first_chosen" in n:
             share = _with_interval(n["first_chosen"], n["first_chosen_interval"])
             lines += [f"  of the two shown the first was chosen in {share}, of all pairs"]
-        if copies := n.get("edited_copies"):
-            names = [name for name in copies[0] if name != "answer"]
-            lines += [
-                "scores of held-out answers and of edited copies: of a good judge the first is highest"
-            ]
-            lines += ["".join(f"{name:>11}" for name in names)]
-        for row in copies or ():
-            lines += ["".join(f"{row[name]:>+11.2f}" for name in names) + f"  {row['answer']!r}"]
+        for number, copies in enumerate(n.get("edited_copies", ())):
+            names = [name for name in copies if name != "answer"]
+            if number == 0:
+                lines += [
+                    "edited copies of held-out answers; a good judge scores the whole one highest"
+                ]
+                lines += ["".join(f"{name:>11}" for name in names)]
+            scores = "".join(f"{copies[name]:>+11.2f}" for name in names)
+            lines += [f"{scores}  {copies['answer']!r}"]
         return "\n".join(lines)
 
 

@@ -52,4 +52,7 @@ def rules_for(train: Sequence[Texts]) -> dict[tuple[str, str], Rule]:
     """RULES, and one for each common first word of these answers."""
     firsts = Counter(first_word(answer) for _, *both in train for answer in both)
     names = [word for word, _ in firsts.most_common(FIRST_WORDS)]
-    return RULES | {(f"{w!r} first", f"no {w!r} first"): partial(begins_with, w) for w in names}
+    return RULES | {
+        (f"beginning with {w!r}", f"not beginning with {w!r}"): partial(begins_with, w)
+        for w in names
+    }

@@ -373,6 +373,21 @@ def test_of_few_rows_all_of_the_last_question_are_held_out(tmp_path: Path) -> No
     assert [record.prompt for record in train] == names[:3] * 2
 
 
+def test_the_test_split_is_held_out_only_for_those_who_ask(tmp_path: Path) -> None:
+    """Behind the validation split; else of few rows alone, which have no validation split."""
+    names: dict[str, str] = {}
+    for i in range(100):
+        bucket = zlib.crc32(f"{i}".encode()) % 100
+        names.setdefault(
+            "test" if bucket < 10 else "validation" if bucket < 20 else "train", f"{i}?"
+        )
+    rows = [PAIR | {"prompt": names[split]} for split in ("test", "train", "validation")]
+    result = read_preferences(lines(tmp_path, *rows))
+    for test, splits in ((False, ["validation"]), (True, ["validation", "test"])):
+        held_out = result.train_and_held_out(test=test)[1]
+        assert [record.prompt for record in held_out] == [names[split] for split in splits]
+
+
 # --- files that would have been read wrong --------------------------------------------------------
 
 # Text for a boolean, numbers that are no token ids, a key that stands twice.
