@@ -72,15 +72,13 @@ class Report:
         if "first_chosen" in n:
             share = _with_interval(n["first_chosen"], n["first_chosen_interval"])
             lines += [f"  of the two shown the first was chosen in {share}, of all pairs"]
-        for number, copies in enumerate(n.get("edited_copies", ())):
-            names = [name for name in copies if name != "answer"]
-            if number == 0:
-                lines += [
-                    "edited copies of held-out answers; a good judge scores the whole one highest"
-                ]
-                lines += ["".join(f"{name:>11}" for name in names)]
-            scores = "".join(f"{copies[name]:>+11.2f}" for name in names)
-            lines += [f"{scores}  {copies['answer']!r}"]
+        if copies := n.get("edited_copies"):
+            lines += [
+                "edited copies of held-out answers; a good judge scores the whole one highest"
+            ]
+            lines += ["".join(f"{name:>11}" for name in [*copies[0]][1:])]
+        for text, *scores in (row.values() for row in copies or ()):
+            lines += ["".join(f"{score:>+11.2f}" for score in scores) + f"  {text!r}"]
         return "\n".join(lines)
 
 
@@ -143,13 +141,9 @@ def accuracy_numbers(margins: Tensor, scale: float = 1.0) -> dict[str, Any]:
 
 def counted(margins: Tensor) -> dict[str, Any]:
     """How many pairs these are, and the share that is ordered right with its interval."""
-    right, count = float(wins(margins).sum()), len(margins)
-    interval = wilson_interval(right, count)
-    return {
-        "pairs": count,
-        "accuracy": right / count if count else None,
-        "accuracy_interval": interval,
-    }
+    n, right = len(margins), float(wins(margins).sum())
+    accuracy = right / n if n else None
+    return {"pairs": n, "accuracy": accuracy, "accuracy_interval": wilson_interval(right, n)}
 
 
 def preference_report(
@@ -250,30 +244,25 @@ def against_rules(
     `trivial_rule` orders most training pairs right, in the direction that does there. `followed_rule` is
     the best that the judge cannot be told from (`follows`), or None.
     """
-    judge, found = counted(margins), []
+    judge, found = counted(margins), list[dict[str, Any]]()
     for names, rule in rules_for(train).items():
         right = _share(differences(rule, train))
-        less = right < 0.5
-        gaps = differences(rule, held_out) * (-1 if less else 1)
-        about = {
-            "rule": names[less],
-            "accuracy": _share(gaps),
-            "training_accuracy": abs(right - 0.5) + 0.5,
-        }
-        about["agreement"] = counted((margins * gaps)[gaps != 0])["accuracy_interval"]
+        gaps = differences(rule, held_out) * (-1 if right < 0.5 else 1)
+        about = {"rule": names[right < 0.5], "accuracy": _share(gaps)}
+        about |= {"training_accuracy": max(right, 1 - right)}
+        about |= {"agreement": counted((margins * gaps)[gaps != 0])["accuracy_interval"]}
         found.append(about | {"where_it_fails": counted(margins[gaps <= 0])})
     found.sort(key=lambda about: -about["training_accuracy"])
-    followed = (
-        about | {"more_pairs": more_pairs(judge, about)} for about in found if follows(judge, about)
-    )
+    followed = [about for about in found if follows(judge, about)][:1]
     lengths = torch.tensor([[len(answer) for answer in both] for _, *both in held_out])  # (K, 2)
     longer = lengths[:, 0] - lengths[:, 1]
     return {
         "trivial_rule": found[0],
-        "followed_rule": next(followed, None),
+        "followed_rule": followed[0] | {"more_pairs": more_pairs(judge, followed[0])}
+        if followed else None,
         "equal_length": counted(margins[longer.abs() <= lengths.amax(1) / 4]),
         "shorter_chosen": counted(margins[longer < 0]),
-    }
+    }  # fmt: skip
 
 
 def differences(rule: Rule, texts: Sequence[Texts]) -> Tensor:
@@ -298,9 +287,8 @@ def more_pairs(judge: Mapping[str, Any], rule: Mapping[str, Any]) -> int:
     Wilson's interval of p is above 1/2 where n > (z / 2)^2 / (p - 1/2)^2. 0: the pairs have told.
     """
     fails = rule["where_it_fails"]
-    enough = math.floor((1.96 / 2 / (judge["accuracy"] - 0.5)) ** 2) + 1
-    known = fails["accuracy_interval"][1] < 0.5
-    return 0 if known else max(max(enough, FEWEST_TELLING) - fails["pairs"], 0)
+    enough = max(math.floor((1.96 / 2 / (judge["accuracy"] - 0.5)) ** 2) + 1, FEWEST_TELLING)
+    return 0 if fails["accuracy_interval"][1] < 0.5 else max(enough - fails["pairs"], 0)
 
 
 @torch.no_grad()
@@ -314,12 +302,9 @@ def edited_copies(
         room, text = model.gpt.config.context - len(pair.prompt), tokenizer.decode(pair.chosen)
         end = [id for id in pair.chosen[-1:] if id == tokenizer.eos_id]
         half = pair.chosen[: max((len(pair.chosen) - len(end)) // 2, 1)]
-        copies = {
-            "whole": pair.chosen,
-            "cut short": half + end,
-            "padded": repeated((pair.chosen, text, bool(end)), 1, tokenizer, room)[0],
-            "off topic": other.chosen[:room],
-        }
+        padded = repeated((pair.chosen, text, bool(end)), 1, tokenizer, room)[0]
+        copies = {"whole": pair.chosen, "cut short": half + end, "padded": padded}
+        copies["off topic"] = other.chosen[:room]
         batch = collate_responses([pair.prompt] * len(copies), [*copies.values()], tokenizer.eos_id)
         scores = model(batch.to(model.device)).tolist()
         rows.append({"answer": text[:40], **dict(zip(copies, scores, strict=True))})
