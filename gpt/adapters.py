@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
 from gpt.folder import ADAPTER_FILE, ModelFolder, base_of, hub_repo
 from gpt.huggingface import ADAPTER_WEIGHTS, PREFIX, own_name, their_name
+from gpt.llama import LlamaConfig
 from gpt.lora import ALPHA_OVER_RANK
 from gpt.model import GPT
 from gpt.tokenizer_files import SETTINGS_FILE, chat_template_in, settings_in
@@ -30,7 +32,7 @@ from harness.errors import UserError
 from harness.files import as_user_error, read_object, record_input, write_atomically, write_json
 from harness.safetensors_file import read_safetensors, require_floats
 
-# Keys of adapter_config.json that are read here, or change no logits. Any other one must be off.
+# Keys of adapter_config.json that are read here, or change no logits. Any other must be off or as here.
 READ = {
     "base_model_name_or_path", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out",
@@ -41,8 +43,8 @@ TAKEN = {
     "peft_type": ("LORA",), "task_type": ("CAUSAL_LM",), "bias": ("none",), "revision": ("main",),
     "init_lora_weights": (True, "gaussian", "eva"),  # others, as PiSSA, change the base's weights
 }  # fmt: skip
-NONE = torch.empty(0)
-PART = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight")
+MERGE = "merge it with peft's merge_and_unload and save_pretrained"
+PART, NONE = re.compile(r"base_model\.model\.(.+)\.lora_[AB]\.weight"), torch.empty(0)
 
 
 def opened(origin: str, folder: Path) -> ModelFolder:
@@ -50,30 +52,26 @@ def opened(origin: str, folder: Path) -> ModelFolder:
 
     UserError for an adapter of another kind, and for a base that cannot be opened.
     """
+    path = folder / ADAPTER_FILE
     with as_user_error(folder):
-        config, path = read_object(record_input(folder / ADAPTER_FILE)), folder / ADAPTER_FILE
-        for key, value in ({"peft_type": "none"} | config).items():
+        for key, value in ({"peft_type": "none"} | read_object(record_input(path))).items():
             if key not in READ and value and value not in TAKEN.get(key, ()):
-                raise UserError(
-                    f"{path}: {key} {value!r:.60} is not computed here: merge the adapter with peft's "
-                    "merge_and_unload and save_pretrained"
-                )
-        named = base_of(folder)
-        if not named or base_of(Path(named)) is not None:
-            raise UserError(
-                f"{path}: base_model_name_or_path {named!r} is no model: name the one that {origin} is for"
-            )
-        try:
-            base = ModelFolder.open(named)
-        except UserError as error:
-            raise UserError(f"{origin} is an adapter of {named}, but {error}") from error
-        run = None if base.run is None else {**base.run, "model": base.origin}
-        found = replace(base, origin=origin, folder=folder, run=run, base=base)
-        if not found.has_tokenizer:
-            return found
-        settings = settings_in(folder / SETTINGS_FILE)
-        template = chat_template_in(folder, settings)
-        return replace(found, settings=settings, chat_template=template)
+                raise UserError(f"{path}: {key} {value!r:.60} is not computed here: {MERGE}")
+    named = base_of(folder)
+    if not named or base_of(Path(named)) is not None:
+        raise UserError(
+            f"{path}: base_model_name_or_path {named!r} is no model: name the one that {origin} is for"
+        )
+    try:
+        base = ModelFolder.open(named)
+    except UserError as error:
+        raise UserError(f"{origin} is an adapter of {named}, but {error}") from error
+    run = None if base.run is None else {**base.run, "model": base.origin}
+    found = replace(base, origin=origin, folder=folder, run=run, base=base)
+    if not found.has_tokenizer:
+        return found
+    settings = settings_in(folder / SETTINGS_FILE)
+    return replace(found, settings=settings, chat_template=chat_template_in(folder, settings))
 
 
 @torch.no_grad()
@@ -83,33 +81,27 @@ def merged(base: ModelFolder, folder: Path, origin: str) -> GPT:
     if not path.is_file():
         raise UserError(f"{origin} holds no {path.name}: save it with peft's save_pretrained")
     tensors = read_safetensors(
-        record_input(path), lambda file: {name: file.get_tensor(name) for name in file.keys()}
+        record_input(path), lambda file: {n: file.get_tensor(n) for n in file.keys()}
     )
     require_floats(tensors, path)
     model = base.model()
-    weights, names = (
-        dict(model.named_parameters()),
-        {name: PART.fullmatch(name) for name in tensors},
-    )
-    if other := [name for name, found in names.items() if not found]:
-        raise UserError(
-            f"{path} holds {other[0]}, which is no matrix of LoRA: merge the adapter with peft's "
-            "merge_and_unload and save_pretrained"
-        )
-    with as_user_error(folder):
-        for at in sorted({found[1] for found in names.values() if found}):
+    weights, places = dict(model.named_parameters()), dict[str, None]()
+    for name in tensors or ("nothing",):
+        if not (found := PART.fullmatch(name)):
+            raise UserError(f"{path} holds {name}, which is no matrix of LoRA: {MERGE}")
+        places[found[1]] = None
+    for at in places:
+        with as_user_error(folder):
             rank, scale = strength(config, at)
-            A, B = (tensors.get(f"base_model.model.{at}.lora_{part}.weight", NONE) for part in "AB")
-            weight = weights.get(own_name(f"{at}.weight", model.config, PREFIX), NONE)
-            if (B.shape, A.shape) != ((len(weight), rank), (rank, *weight.shape[1:])):
-                shapes = f"{tuple(weight.shape)} and B {tuple(B.shape)}, A {tuple(A.shape)}"
-                raise UserError(
-                    f"{origin} does not fit its base {base.origin}: {at} is {shapes} at rank {rank}; name "
-                    "the base that it was trained on"
-                )
-            weight += scale * B.float() @ A.float()
-    if not names:
-        raise UserError(f"{path} is empty: save the adapter again")
+        A, B = (tensors.get(f"base_model.model.{at}.lora_{part}.weight", NONE) for part in "AB")
+        weight = weights.get(own_name(f"{at}.weight", model.config, PREFIX), NONE)
+        if (B.shape, A.shape) != ((len(weight), rank), (rank, *weight.shape[1:])):
+            shapes = f"{tuple(weight.shape)} and B {tuple(B.shape)}, A {tuple(A.shape)}"
+            raise UserError(
+                f"{origin} does not fit its base {base.origin}: {at} is {shapes} at rank {rank}; name "
+                "the base that it was trained on"
+            )
+        weight += scale * B.float() @ A.float()
     return model
 
 
@@ -125,44 +117,39 @@ def strength(config: Mapping[str, Any], at: str) -> tuple[int, float]:
 
 
 def save_adapter(model: GPT, base: ModelFolder, rank: int, folder: Path, origin: str) -> str:
-    """Write what makes `model`, which is merged, of its base: adapters of this rank, for peft.
-
-    Returns the base as peft finds it.
+    """Write what makes `model`, which is merged, of its base, for peft; returns the base as peft finds it.
 
     W - W0 = s B A has the rank r, so it maps r random vectors onto all of its columns: B is an orthogonal
     basis of these, and A what W - W0 is in it (Halko et al. 2009, arXiv:0909.4061, Algorithm 4.1).
-    UserError where the base is not what the model was made of.
+    UserError where more than that is between the two.
     """
-    before, tensors, other = base.model().state_dict(), dict[str, Tensor](), list[str]()
-    for name, weight in model.state_dict().items():
-        start = before.get(name, weight[:0])
-        change = weight.double() - start if start.shape == weight.shape else weight
-        at, left = name.removesuffix(".weight"), change
+    before, after, tensors = base.model().state_dict(), model.state_dict(), dict[str, Tensor]()
+    for name, weight in after.items():
+        at, start = name.removesuffix(".weight"), before.get(name, NONE)
+        left = change = weight.double() - start if start.shape == weight.shape else weight
         if at.endswith(model.projections) and start.shape == weight.shape:
             some = torch.randn(change.shape[1], rank, generator=torch.Generator().manual_seed(0))
-            B = torch.linalg.qr(change @ some.double()).Q  # (out, r)
+            B = torch.linalg.qr(change @ some.double()).Q
+            B = F.pad(B, (0, rank - B.shape[1]))  # (out, r), also of a matrix of fewer rows
             A = B.T @ change
             left = change - B @ A
-            place = f"base_model.model.{their_name(at, model.config)}"
-            tensors[f"{place}.lora_A.weight"] = (A / ALPHA_OVER_RANK).float()
-            tensors[f"{place}.lora_B.weight"] = B.float().contiguous()
+            there = f"base_model.model.{their_name(at, model.config)}.lora"
+            tensors[f"{there}_A.weight"] = (A / ALPHA_OVER_RANK).float()
+            tensors[f"{there}_B.weight"] = B.float().contiguous()
         if left.abs().max() > 1e-5 * weight.abs().max():  # more than rounding
-            other.append(name)
-    if other:
-        raise UserError(
-            f"{origin} differs from {base.origin} in more than adapters of rank {rank}, as in {other[0]}: "
-            "export it with --hf, or put back the base that it was trained from"
-        )
+            raise UserError(
+                f"{origin} differs from {base.origin} in more than adapters of rank {rank}, as in {name}: "
+                "export it with --hf, or put back the base that it was trained from"
+            )
     write_atomically(
         folder / ADAPTER_WEIGHTS, lambda path: save_file(tensors, path, {"format": "pt"})
     )
-    there = hub_repo(base.origin) or str(base.folder.resolve())
+    named = hub_repo(base.origin) or str(base.folder.resolve())
     config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none",
-        "base_model_name_or_path": there,
-        "r": rank, "lora_alpha": int(ALPHA_OVER_RANK * rank),
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": named, "bias": "none",
+        "r": rank, "lora_alpha": int(ALPHA_OVER_RANK * rank), "inference_mode": True,
         "target_modules": sorted({name.rpartition(".")[2] for name in model.projections}),
-        "fan_in_fan_out": PREFIX in next(iter(tensors)), "inference_mode": True,
+        "fan_in_fan_out": not isinstance(model.config, LlamaConfig),
     }  # fmt: skip
     write_json(folder / ADAPTER_FILE, config)
-    return there
+    return named

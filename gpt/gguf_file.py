@@ -2,12 +2,12 @@
 
 Its matrices are (out, in) as here, under names of its own. One thing moves: where the kind is "llama",
 llama.cpp turns neighbours (x_2i, x_2i+1) and not (x_i, x_(i + d/2)), so the rows of each head of queries
-and keys are put in that order. And a text is cut into pieces by a pattern that llama.cpp knows by name.
+and keys are put in that order. And what cuts a text into pieces must be one that llama.cpp has by name.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gpt.llama import LlamaConfig, speeds
 from gpt.lora import merged_state
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from gpt.tokenizer_files import Published, form_of_ranks
+from gpt.tokenizer_files import form_of
 from harness.errors import UserError
 from harness.files import write_atomically
 
@@ -28,7 +28,7 @@ CUT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# What cuts a text in tokenizer.json -> llama.cpp's name. ByteLevel cuts as GPT-2 does.
+# What cuts a text in tokenizer.json -> llama.cpp's name of it. ByteLevel cuts as GPT-2 does.
 NAMES = {
     ("ByteLevel",): "gpt-2", ("Digits", "ByteLevel"): "smollm",
     (CUT % "",): "qwen2", (CUT % "{1,3}",): "llama-bpe",
@@ -45,48 +45,46 @@ def save_gguf(
     try:
         import gguf
     except ModuleNotFoundError as error:
-        install = f'needs {error.name}: run pip install -e ".[gguf]"'
-        raise UserError(f"{path}: a GGUF file {install}") from error
-    shape, about = model.config, hub_config(model)
-    kind, form = about["model_type"], tokenizer_form(tokenizer)
-    cut = "gpt-2" if tokenizer.name == "gpt2" else NAMES.get(pieces_of(form))
+        raise UserError(f'{path} needs {error.name}: run pip install -e ".[gguf]"') from error
+    shape, about, form = model.config, hub_config(model), form_of(tokenizer)
+    kind, cut = about["model_type"], cut_of(form, tokenizer)
     if kind not in KINDS or cut is None:
-        lacks = f"for the tokenizer {tokenizer.name!r}" if kind in KINDS else f"for a {kind}"
+        lacks = f"the tokenizer {tokenizer.name!r}" if kind in KINDS else f"a {kind}"
         raise UserError(
-            f"{path}: llama.cpp has no name {lacks}: export it with --hf, or train a published model "
-            f"that is one of {', '.join(KINDS)}"
+            f"{path}: llama.cpp has no name for {lacks}: export the run with --hf, or train a published "
+            f"model that is one of {', '.join(KINDS)}"
         )
+    kinds, bfloat16 = gguf.GGMLQuantizationType, dtype == torch.bfloat16
+    numbers: dict[str, int | float] = {
+        "context_length": shape.context, "embedding_length": shape.n_embd, "block_count": shape.n_layer,
+        "attention.head_count": shape.n_head, "feed_forward_length": 4 * shape.n_embd,
+        "vocab_size": shape.vocab_size,
+    }  # fmt: skip
+    if isinstance(shape, LlamaConfig):
+        widths = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+        numbers |= dict.fromkeys(widths, shape.head_width) | {
+            "attention.head_count_kv": shape.n_key_head, "feed_forward_length": shape.n_inner,
+            "attention.layer_norm_rms_epsilon": shape.norm_eps, "rope.freq_base": shape.rope_base,
+        }  # fmt: skip
+    else:
+        numbers["attention.layer_norm_epsilon"] = about["layer_norm_epsilon"]
 
     def write(temporary: Path) -> None:
         """Fill the temporary file."""
         out = gguf.GGUFWriter(temporary, kind)
-        narrow = dtype == torch.bfloat16
         out.add_name(name)
-        out.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if narrow else gguf.LlamaFileType.ALL_F32)
-        out.add_vocab_size(shape.vocab_size)
-        out.add_context_length(shape.context)
-        out.add_embedding_length(shape.n_embd)
-        out.add_block_count(shape.n_layer)
-        out.add_head_count(shape.n_head)
-        if isinstance(shape, LlamaConfig):
-            out.add_feed_forward_length(shape.n_inner)
-            out.add_head_count_kv(shape.n_key_head)
-            out.add_layer_norm_rms_eps(shape.norm_eps)
-            out.add_rope_freq_base(shape.rope_base)
-            for add in (out.add_key_length, out.add_value_length, out.add_rope_dimension_count):
-                add(shape.head_width)
-        else:
-            out.add_feed_forward_length(4 * shape.n_embd)
-            out.add_layer_norm_eps(about["layer_norm_epsilon"])
-        add_tokenizer(out, gguf, form, tokenizer, shape.vocab_size, cut)
+        out.add_file_type(gguf.LlamaFileType["MOSTLY_BF16" if bfloat16 else "ALL_F32"])
+        for key, number in numbers.items():
+            add: Any = out.add_uint32 if isinstance(number, int) else out.add_float32
+            add(f"{kind}.{key}", number)
+        add_tokenizer(out, gguf.TokenType, form, tokenizer, shape.vocab_size)
+        out.add_tokenizer_pre(cut)
         names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.upper()], shape.n_layer)
         for own, x in tensors_of(model, kind).items():
+            stored = kinds.BF16 if bfloat16 and x.ndim > 1 else kinds.F32
             there = names.get_name(their_name(own, shape), (".weight", ".bias")) or own
-            array, as_type = x.contiguous().numpy(), None
-            if narrow and x.ndim > 1:
-                as_type = gguf.GGMLQuantizationType.BF16
-                array = gguf.quants.quantize(array, as_type)
-            out.add_tensor(there, array, raw_dtype=as_type)
+            array = gguf.quants.quantize(x.contiguous().numpy(), stored)
+            out.add_tensor(there, array, raw_dtype=stored)
         out.write_header_to_file()
         out.write_kv_data_to_file()
         out.write_tensors_to_file()
@@ -97,53 +95,42 @@ def save_gguf(
 
 def tensors_of(model: GPT, kind: str) -> dict[str, Tensor]:
     """The tensors in float32, rows in llama.cpp's order; how much slower pairs turn, where some do."""
-    shape, tensors = model.config, merged_state(model)
-    heads = {"q_proj.weight": shape.n_head, "k_proj.weight": getattr(shape, "n_key_head", 0)}
-    for name, x in tensors.items():
-        x = x.detach().cpu().float()
-        count = heads.get(name.rpartition("attn.")[2]) if kind == "llama" else None
-        if count:  # (H, 2, d/2, D): the halves of each head become neighbours
-            x = x.view(count, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
-        tensors[name] = x
-    if isinstance(shape, LlamaConfig) and shape.rope_factor:
-        turn = shape.head_width, shape.rope_base
-        tensors["rope_freqs.weight"] = speeds(*turn) / speeds(*turn, shape.rope_factor)
+    shape = model.config
+    tensors = {name: x.detach().cpu().float() for name, x in merged_state(model).items()}
+    if isinstance(shape, LlamaConfig) and kind == "llama":
+        heads = {"attn.q_proj.weight": shape.n_head, "attn.k_proj.weight": shape.n_key_head}
+        for name, x in tensors.items():
+            if count := heads.get(".".join(name.split(".")[2:])):
+                # (H, 2, d/2, D) -> (H, d/2, 2, D): the halves of a head become neighbours
+                tensors[name] = x.view(count, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
+        if shape.rope_factor:
+            turn = shape.head_width, shape.rope_base
+            tensors["rope_freqs.weight"] = speeds(*turn) / speeds(*turn, shape.rope_factor)
     return tensors
 
 
-def tokenizer_form(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The tokenizer.json of a tokenizer."""
-    if isinstance(tokenizer, Published):
-        found: dict[str, Any] = json.loads(tokenizer.source)
-        return found
-    encoding = tokenizer.encoding
-    return form_of_ranks(encoding._mergeable_ranks, encoding._pat_str, encoding._special_tokens)
-
-
-def pieces_of(form: dict[str, Any]) -> tuple[str, ...]:
-    """What cuts a text, in order: kinds, and of those with a pattern the pattern."""
+def cut_of(form: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
+    """llama.cpp's name of what cuts a text in a tokenizer.json; None where it has none."""
+    if tokenizer.name == "gpt2":  # OpenAI's pattern for it, by tiktoken
+        return "gpt-2"
     first = form.get("pre_tokenizer") or {}
-    steps = first.get("pretokenizers", [first])
-    own = (step.get("pattern", {}).get("Regex") or step.get("type") for step in steps)
-    return tuple(name for name, step in zip(own, steps, strict=True) if step.get("use_regex", True))
+    steps = [s for s in first.get("pretokenizers", [first]) if s.get("use_regex", True)]
+    return NAMES.get(tuple(s.get("pattern", {}).get("Regex") or s.get("type") for s in steps))
 
 
 def add_tokenizer(
-    out: Any, gguf: Any, form: dict[str, Any], tokenizer: Tokenizer, rows: int, cut: str
+    out: Any, types: Any, form: Mapping[str, Any], tokenizer: Tokenizer, rows: int
 ) -> None:
     """Vocabulary, merges and special tokens; rows without text are named as llama.cpp's converter does."""
     added = {token["id"]: token for token in form["added_tokens"]}
     texts = {id: text for text, id in form["model"]["vocab"].items()}
     texts |= {id: token["content"] for id, token in added.items()}
-    kind, kinds = gguf.TokenType, list[int]()
-    for id in range(rows):
-        special = kind.CONTROL if added.get(id, {}).get("special") else kind.USER_DEFINED
-        kinds.append(special if id in added else kind.NORMAL if id in texts else kind.UNUSED)
+    own = {id: types.CONTROL if t["special"] else types.USER_DEFINED for id, t in added.items()}
+    kinds = dict.fromkeys(texts, types.NORMAL) | own
     merges = form["model"]["merges"]
     out.add_tokenizer_model("gpt2")  # byte pairs
-    out.add_tokenizer_pre(cut)
     out.add_token_list([texts.get(id, f"[PAD{id}]") for id in range(rows)])
-    out.add_token_types(kinds)
+    out.add_token_types([kinds.get(id, types.UNUSED) for id in range(rows)])
     out.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
     out.add_eos_token_id(tokenizer.eos_id)
     out.add_pad_token_id(tokenizer.pad_id)

@@ -237,14 +237,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 ODD = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    re.error,
-)
+    ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, re.error,
+)  # fmt: skip
 
 
 @contextmanager
