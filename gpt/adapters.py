@@ -54,7 +54,7 @@ def opened(origin: str, folder: Path) -> ModelFolder:
     """
     path = folder / ADAPTER_FILE
     with as_user_error(folder):
-        for key, value in ({"peft_type": "none"} | read_object(record_input(path))).items():
+        for key, value in ({"peft_type": "none"} | read_object(path)).items():
             if key not in READ and value and value not in TAKEN.get(key, ()):
                 raise UserError(f"{path}: {key} {value!r:.60} is not computed here: {MERGE}")
     named = base_of(folder)

@@ -57,14 +57,15 @@ class ModelFolder:
     def open(name: str | Path) -> ModelFolder:
         """What `name` stands for. UserError where there is no model, or one that is not supported."""
         folder = place_of(name)
+        files = sorted(path for pattern in FILES for path in folder.glob(pattern))
         if base_of(folder) is not None:
             from gpt import adapters  # which few runs need
 
-            return adapters.opened(str(name), folder)
-        files = sorted(path for pattern in FILES for path in folder.glob(pattern))
-        found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
+            found = adapters.opened(str(name), folder)
+        else:
+            found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
         for path in files:
-            if found.run is None and path.suffix != ".safetensors":
+            if (found.run is None or found.base) and path.suffix != ".safetensors":
                 record_input(path)
         return found
 

@@ -95,7 +95,12 @@ def export_adapter(name: str, target: Path) -> str:
         )
     tokenizer, start = with_form_of(str(flags.get("data") or ""), tokenizer), flags.get("model")
     start = start or default_folder("pretraining", str(flags["data"]), str(flags["preset"]))
-    target, base = new_folder(target), ModelFolder.open(start)
+    base = ModelFolder.open(start)
+    if base.base is not None:
+        raise UserError(
+            f"{name} started from an adapter, {start}, and none goes over one: export it with --hf"
+        )
+    target = new_folder(target)
     over = save_adapter(model, base, flags["lora_rank"], target, name)
     write_tokenizer(target, tokenizer, model.config.context)
     write_card(target, found, model, tokenizer, over=over)

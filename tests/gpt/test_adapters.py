@@ -19,7 +19,7 @@ from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from harness.errors import UserError
-from harness.files import read_object, write_json
+from harness.files import files_read, read_object, reading, write_json
 
 IDS = torch.tensor([[5, 17, 3, 60, 9, 21, 8], [44, 2, 7, 7, 30, 12, 1]])
 LLAMA = dict(n_layer=2, n_head=4, n_embd=16, n_key_head=2, n_inner=24)
@@ -217,10 +217,14 @@ def test_the_tokenizer_beside_an_adapter_counts_else_the_bases(tmp_path) -> None
     save_hf(model_of("llama", vocab=chat.n_vocab), tmp_path / "other", chat)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "other" / name).rename(folder / name)
-    found = ModelFolder.open(folder)
-    model, tokenizer = open_model(folder)
+    with reading():
+        found = ModelFolder.open(folder)
+        model, tokenizer = open_model(folder)
+        read = {path.name for path in files_read() if path.parent == folder}
     assert (found.chat_template, model.n_text) == (chat.chat_template, chat.n_vocab)
     assert tokenizer.fingerprint == chat.fingerprint and tokenizer.chat is not None
+    ours = {"tokenizer.json", "tokenizer_config.json"}  # whose digests a run keeps
+    assert read == {"adapter_config.json", "adapter_model.safetensors"} | ours
 
 
 def test_runs_over_an_adapter_come_from_its_base(base, tmp_path) -> None:
