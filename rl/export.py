@@ -97,9 +97,7 @@ def export_adapter(name: str, target: Path) -> str:
     start = start or default_folder("pretraining", str(flags["data"]), str(flags["preset"]))
     base = ModelFolder.open(start)
     if base.base is not None:
-        raise UserError(
-            f"{name} started from an adapter, {start}, and none goes over one: export it with --hf"
-        )
+        raise UserError(f"{name} started from the adapter {start}, not a base: export it with --hf")
     target = new_folder(target)
     over = save_adapter(model, base, flags["lora_rank"], target, name)
     write_tokenizer(target, tokenizer, model.config.context)
