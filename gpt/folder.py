@@ -31,8 +31,8 @@ from harness.safetensors_file import read_header
 
 CONFIG_FILE = "config.json"
 FILES = (
-    CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja", "adapter_config.json",
+    CONFIG_FILE, "*.safetensors*", "pytorch_model*.bin*", "tokenizer*.json", "vocab.json", "merges.txt",
+    "added_tokens.json", "generation_config.json", "chat_template.jinja", "adapter_config.json",
 )  # fmt: skip
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
 
@@ -59,7 +59,7 @@ class ModelFolder:
         files = sorted(path for pattern in FILES for path in folder.glob(pattern))
         found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
         for path in files:
-            if found.run is None and path.suffix != ".safetensors":
+            if found.run is None and path.suffix not in (".safetensors", ".bin"):
                 record_input(path)
         return found
 
@@ -93,7 +93,7 @@ class ModelFolder:
         else:
             from gpt import huggingface  # which few runs need
 
-            model = huggingface.load_hf(self.folder, self.shape)
+            model = huggingface.load_hf(self.folder, self.shape, self.about)
         tables = (self.folder / name for name in ("tokenizer.json", "vocab.json"))
         if self.run is not None or any(path.is_file() for path in tables):
             model.n_text = self.tokenizer().n_vocab
