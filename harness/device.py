@@ -49,9 +49,9 @@ def free_ram(root: Path) -> float:
     free = math.inf
     with suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
         free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with suppress(OSError):
+    with suppress(KeyError, OSError):
         numbers = dict(re.findall(r"(\w+):\s+(\d+) kB", (root / "proc/meminfo").read_text()))
-        free = 1024.0 * int(numbers.get("MemAvailable", numbers["MemFree"]))
+        free = 1024.0 * int(numbers["MemAvailable"])
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, kind, place = line.split(":", 2)
             limit, held = ("memory.limit_in_bytes", "total_rss") if kind else ("memory.max", "anon")
