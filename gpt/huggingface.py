@@ -535,7 +535,7 @@ def hub_folder(repo: str, name: str) -> Path:
         install = f'a model of the hub needs {error.name}: run pip install -e ".[hub]"'
         raise UserError(f"{name} is no folder here, and {install}, or {by_hand}") from error
     try:
-        more = {"revision": REVISIONS.get(repo), "etag_timeout": 5}
+        more: dict[str, Any] = {"revision": REVISIONS.get(repo), "etag_timeout": 5}
         folder = Path(snapshot_download(repo, allow_patterns=HUB_FILES, **more))
         if not [*folder.glob("*.safetensors")]:
             snapshot_download(repo, allow_patterns=PICKLES, **more)

@@ -73,7 +73,9 @@ def kept(
     `rows` says which prompt each row has: rows of a prompt share it.
     """
     batch = collate_responses([[1 + row] * prompt for row in rows], [[1] * answer] * len(rows), 0)
-    model: GPT = build(replace(shape, n_layer=layers, vocab_size=2 + max(rows))).eval()
+    with shapes_alone():  # its numbers may be any
+        model: GPT = build(replace(shape, n_layer=layers, vocab_size=2 + max(rows)))
+    model.to_empty(device="cpu").eval()
     model.gradient_checkpointing = checkpointed
     if lora_rank:
         add_adapters(model, lora_rank)
@@ -136,7 +138,8 @@ def memory_of(config: Any, shape: GPTConfig, prompt_tokens: int = PROMPT, others
 
     answer = min(answer_tokens(config), shape.context - 1)
     prompt = max(min(prompt_tokens, shape.context - answer), 1)
-    rows = min(config.micro_batch_size or math.inf, math.ceil(rows_of_step(config)))  # of a forward
+    rows_of_update = math.ceil(rows_of_step(config))
+    rows = min(config.micro_batch_size or rows_of_update, rows_of_update)  # of a forward
     groups = math.ceil(rows / getattr(config, "group_size", 1))
     columns, number = prompt + answer, 2 if half else 4
     sampling = {}
@@ -151,7 +154,7 @@ def memory_of(config: Any, shape: GPTConfig, prompt_tokens: int = PROMPT, others
             "logits": 2 * 4 * answers * V,  # logits and softmax, or this and its running sum
         }
 
-    several = rows < math.ceil(rows_of_step(config))  # forwards of an optimizer step
+    several = rows < rows_of_update  # forwards of an optimizer step
     # Of the logits that are formed together.
     chunk = min(rows * answer * V, max(CHUNK_ELEMENTS, V))
     update = {
@@ -183,7 +186,7 @@ def warn_of_memory(config: Any, device: torch.device) -> None:
 
     def needed(changed: Any) -> float:
         bytes_of_others = (2 if changed.precision == "bfloat16" else 4) * others
-        with torch.random.fork_rng(devices=[]):  # the block that is asked has random weights
+        with torch.random.fork_rng(devices=[]):  # adapters draw numbers
             parts = memory_of(changed, shape, prompt, bytes_of_others)
         if device.type == "cpu":
             return world() * (resident(parts) - PROCESS)
