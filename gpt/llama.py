@@ -112,14 +112,23 @@ def rotation(
     within `TRAINED` positions, one that does `FAST` times is not, and between them in part; `linear` slows
     all of them.
     """
-    pair = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)  # 2i
+    speed = speeds(width, base, factor, linear, positions.device)
+    angle = positions[:, None, :, None].float() * speed
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def speeds(
+    width: int, base: float, factor: float = 0.0, linear: bool = False,
+    device: torch.device | None = None,
+) -> Tensor:  # fmt: skip
+    """By how much each position turns the pairs, (d/2,): slowed by a `factor` as in `rotation`."""
+    pair = torch.arange(0, width, 2, device=device, dtype=torch.float32)  # 2i
     speed = base ** (-pair / width)
     if factor:
         turns = TRAINED * speed / (2 * math.pi)
         kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 0 if linear else 1)
         speed = speed * (kept + (1 - kept) / factor)
-    angle = positions[:, None, :, None].float() * speed
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    return speed
 
 
 def rotated(x: Tensor, turn: Turn) -> Tensor:
