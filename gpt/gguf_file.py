@@ -105,7 +105,6 @@ def tensors_of(model: GPT, kind: str) -> dict[str, Tensor]:
                 tensors[name] = x.view(count, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
         if shape.rope_factor:
             turn = shape.head_width, shape.rope_base
-            slower = shape.rope_factor, shape.rope_linear
             tensors["rope_freqs.weight"] = speeds(*turn) / speeds(
                 *turn, shape.rope_factor, shape.rope_linear
             )
