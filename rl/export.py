@@ -61,7 +61,8 @@ def export_hub(name: str, target: Path) -> str:
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
         tokenizer = with_form_of(data, tokenizer)
-        save_hf(model, target, tokenizer, score)
+        about = {"offset": offset, "std": float(reward_model.std)}  # for `published_reward_model`
+        save_hf(model, target, tokenizer, score, about)
     else:
         model, tokenizer = found.model(), found.tokenizer()
         tokenizer = with_form_of(data, tokenizer)
