@@ -33,6 +33,9 @@ class Judge:
         False  # by others: it reads a whole conversation, to the end that a template writes
     )
     padding: int | None = None  # transformers scores the last token that is none
+    reads: str | None = (
+        None  # the fingerprint of its tokens, where an export has one more for padding
+    )
 
     @staticmethod
     def open(name: str, device: torch.device | str = "cpu") -> Judge:
@@ -41,19 +44,22 @@ class Judge:
         found = ModelFolder.open(name)
         published = found.run is None and not found.ours
         padding = found.about.get("pad_token_id") if published else None
-        return Judge(name, model, tokenizer, published, padding)
+        return Judge(name, model, tokenizer, published, padding, found.ours.get("tokenizer"))
 
     def shares(self, tokenizer: Tokenizer) -> bool:
         """Whether it reads the tokens of a policy with this tokenizer as they are."""
         own, chat = self.tokenizer, tokenizer.chat_template
         ends_alike = not self.published or (chat is None and self.padding != own.eos_id)
-        return own.fingerprint == tokenizer.fingerprint and own.chat_template == chat and ends_alike
+        same = tokenizer.fingerprint in (own.fingerprint, self.reads)
+        return same and own.chat_template == chat and ends_alike
 
-    def say(self) -> None:
-        """How it reads, and on what scale it scores."""
-        form = "the project's form" if self.tokenizer.chat is None else "its own chat template"
-        score = "raw score of a published model, not centred" if self.published else "centred score"
-        print(f"{self.name} reads conversations in {form}, in its own tokens; {score}")
+    def say(self, shared: bool) -> None:
+        """How it reads, where that is not as usual, and on what scale a published one scores."""
+        form = "this project's form" if self.tokenizer.chat is None else "its own chat template"
+        if not shared:
+            print(f"{self.name} reads conversations in {form}, in tokens of its own")
+        if self.published:
+            print(f"{self.name} gives the raw score of a published model, not centred")
 
     def read(self, record: PromptRecord, answer: str, ended: bool) -> tuple[list[int], list[int]]:
         """Its tokens before those that it scores, and these: the answer's, of a published one the last.

@@ -59,9 +59,12 @@ def export_hub(name: str, target: Path) -> str:
         if reward_model.pooling != "last_token":
             raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
+        fingerprint = (
+            tokenizer.fingerprint
+        )  # of the policy too, which has no token more for padding
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
         tokenizer = with_form_of(data, tokenizer)
-        about = {"offset": offset, "std": float(reward_model.std)}  # for `published_reward_model`
+        about = {"offset": offset, "std": float(reward_model.std), "tokenizer": fingerprint}
         save_hf(model, target, tokenizer, score, about)
     else:
         model, tokenizer = found.model(), found.tokenizer()

@@ -41,9 +41,8 @@ def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -
     judges = [Judge.open(name, device) for name in names]
     models = [judge.model for judge in judges]
     own = [None if judge.shares(tokenizer) else judge for judge in judges]
-    for judge in judges:
-        if judge.published or judge in own:
-            judge.say()
+    for judge, apart in zip(judges, own, strict=True):
+        judge.say(shared=apart is None)
     if len(models) == 1:
         return RewardModelReward(models[0], config.scored_rows, config.precision, own[0])
     room = min(model.gpt.config.context for model in models)
