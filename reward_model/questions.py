@@ -14,11 +14,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data.records import SPLIT_KEY, key_of, shuffled, split_of
+from data.records import SPLIT_KEY, TURNS, key_of, shuffled, split_of
 from data.sources import is_world, source
+from data.templates import messages_of
 from gpt.folder import ModelFolder, open_model, place_of
 from gpt.generate import SamplingParams
 from gpt.lengths import open_prompts
+from gpt.ranks import score_in_micro_batches
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import (
@@ -33,6 +35,7 @@ from harness.paths import MODEL_FILE
 from harness.run_folder import lock, unlock
 from harness.seeds import derive_seed, make_generator
 from reward_model.accuracy_report import score_pairs
+from reward_model.judge import Judge
 from reward_model.pairs import (
     Labelled,
     PairSampling,
@@ -41,7 +44,6 @@ from reward_model.pairs import (
     sample_pairs,
     visits,
 )
-from reward_model.scalar_head import load_reward_model
 
 Row = dict[str, Any]
 FEW = 4  # answers to a prompt, of whose pairs the judge picks one
@@ -58,7 +60,7 @@ class QuestionFlags:
     against: str | None = None
     """A second model, which writes one of the two answers."""
     reward_model: str | None = None
-    """The judge that picks half of the pairs."""
+    """The judge that picks half of the pairs, a run's or a published one."""
     data: str | None = None
     """A world, or a file with prompts; default: what the model's run names."""
     temperature: AboveZero = 1.0
@@ -122,8 +124,8 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     found = ModelFolder.open(flags.model).with_chat_arguments(flags.chat_arguments)
     policy, tokenizer = found.model(device), found.tokenizer()
     other = open_model(flags.against, device) if flags.against else None
-    judge = load_reward_model(place_of(flags.reward_model), device) if flags.reward_model else None
-    if any(m and m[1].fingerprint != tokenizer.fingerprint for m in (other, judge)):
+    judge = Judge.open(flags.reward_model, device) if flags.reward_model else None
+    if other and other[1].fingerprint != tokenizer.fingerprint:
         raise UserError("these models read different tokens: name runs of one base model")
     data = flags.data or (found.run or {}).get("data")
     if not data:
@@ -131,6 +133,7 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     room = policy.config.context - flags.max_new_tokens
     splits = open_prompts(source(data), data, tokenizer, room)
     records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
+    asked = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
     params = SamplingParams(flags.temperature, max_new_tokens=flags.max_new_tokens)
 
     def pairs(split: str, prompts: int, answers: int) -> list[list[TokenPair]]:
@@ -150,8 +153,18 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
         """Of each prompt the pair with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), sorted."""
         if judge is None or not groups:
             return []
-        first, second, _ = score_pairs(judge[0], [p for g in groups for p in g], tokenizer.eos_id)
-        doubts = (((first - second) * float(judge[0].std)).sigmoid() - 0.5).abs()
+        both = [pair for group in groups for pair in group]
+        if judge.shares(tokenizer):
+            first, second, _ = score_pairs(judge.model, both, tokenizer.eos_id)
+        else:
+            sides = [pair.chosen for pair in both] + [pair.rejected for pair in both]
+            batch = judge.batch(
+                [asked[tuple(pair.prompt)] for pair in both + both],
+                [tokenizer.decode(side) for side in sides],
+                [side[-1] in (tokenizer.eos_id, *tokenizer.other_ends) for side in sides],
+            )
+            first, second = score_in_micro_batches(judge.model, batch, 64).cpu().chunk(2)
+        doubts = (((first - second) * float(judge.model.std)).sigmoid() - 0.5).abs()
         by_group = zip(groups, doubts.split([len(group) for group in groups]), strict=True)
         found = [(float(doubt.min()), group[int(doubt.argmin())]) for group, doubt in by_group]
         return [pair for _, pair in sorted(found, key=lambda each: each[0])]
@@ -163,11 +176,11 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     unsure = least_sure(pairs("train", picked, FEW))
     both = zip_longest(unsure[:picked], usual)
     more = {"chosen_from": flags.model, "rejected_from": flags.against or flags.model}
-    asked = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
     rows = []
     for pair in (p for two in both for p in two if p):
         record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks
         texts = {"prompt": record.prompt, "shown": record.meta.get("typed", record.prompt)}
         texts |= {SPLIT_KEY: record.question} if record.question else {}
+        texts |= {TURNS: messages_of(record.turns)} if record.turns else {}
         rows.append(pair_as_text(pair, tokenizer) | texts | more)
     return rows[:count]

@@ -72,9 +72,11 @@ def export_hub(name: str, target: Path, dtype: torch.dtype = torch.float32) -> s
         if reward_model.pooling != "last_token":
             raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
+        own = tokenizer.fingerprint  # the policy's too, which has no token more for padding
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
         tokenizer = with_form_of(data, tokenizer)
-        save_hf(model, target, tokenizer, score, dtype)
+        about = {"offset": offset, "std": float(reward_model.std), "tokenizer": own}
+        save_hf(model, target, tokenizer, score, dtype, about)
     else:
         model, tokenizer = found.model(), found.tokenizer()
         tokenizer = with_form_of(data, tokenizer)

@@ -97,8 +97,8 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
     if kind == "reward_model":
         if not models:
             raise UserError(
-                f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
-                "model; add --reward model, or use outcome"
+                f"--steps-from reward_model: the reward is the {task.reward_name}, not a model "
+                "that scores its tokens; add --reward model, or use outcome"
             )
         how = Conditions.of(config)
         step_rewards = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)

@@ -105,7 +105,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
 def to_bfloat16(task: Task) -> None:
     """Linear layers of the task's reward models and teacher in bfloat16."""
     made = components(task.reward_fn)
-    for model in (*made.reward_models, made.teacher):
+    for model in (*made.reward_models, *(judge.model for judge in made.judges), made.teacher):
         if model is not None:
             linears_to_bfloat16(model)
 
@@ -117,13 +117,19 @@ def require_reach(
     prompts: Mapping[str, Sequence[PromptRecord]],
     max_new_tokens: int,
 ) -> None:
-    """UserError for a reward model or a teacher that cannot read the longest row that may be written."""
+    """UserError for a reward model or a teacher that cannot read the longest row that may be written.
+
+    A judge of its own form must read every prompt; how many tokens an answer has there is known later.
+    """
     made = components(reward_fn)
+    asked = [record for records in prompts.values() for record in records]
+    for judge in made.judges:
+        judge.batch(asked, ["."] * len(asked), [True] * len(asked))
     models = [*(model.gpt for model in made.reward_models), made.teacher or policy]
     reach = min(model.config.context for model in models)
     if reach >= policy.config.context:
         return
-    texts = {record.prompt for records in prompts.values() for record in records}
+    texts = {record.prompt for record in asked}
     longest = max(len(tokenizer.encode_prompt(text)) for text in texts)
     if longest + max_new_tokens > reach:
         raise UserError(

@@ -70,9 +70,8 @@ def test_a_table_is_read_whatever_stands_between_its_cells(tmp_path: Path, sign:
     for name in ("a.csv", "a.tsv") if sign == "\t" else ("a.csv",):
         for content in contents:
             (tmp_path / name).write_bytes(content)
-            assert [
-                tuple(vars(r).values())[1:4] for r in read_preferences(tmp_path / name).records
-            ] == TABLE[1:]
+            found = read_preferences(tmp_path / name).records
+            assert [(r.prompt, r.chosen, r.rejected) for r in found] == TABLE[1:]
     (tmp_path / "a.csv").write_text(f"sep={sign}\n{body}{sign}more", encoding="utf-8")
     with pytest.raises(UserError, match="a.csv:6: "):
         read_preferences(tmp_path / "a.csv")
