@@ -1,4 +1,4 @@
-"""The last lines of a run: what rose, what it cost, which number to distrust, and what to do next."""
+"""The last lines of a run: what rose or fell, what it cost, what to distrust, and what to do next."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ def rose(found: Comparison, task: Task) -> str:
     for name, what in words.items():
         if change := found.change(name):
             mean, low, high = change
-            told = "" if low > 0 or high < 0 else ", which chance explains"
-            moved = "rose" if mean > 0 else "fell"
-            interval = f"95% interval {low:+.3f} to {high:+.3f}"
-            said.append(f"{what} {moved} by {abs(mean):.3f} ({interval}{told})")
+            told = "" if low > 0 or high < 0 else ", which could be chance"
+            said.append(f"{what} by {mean:+.3f} (95% interval {low:+.3f} to {high:+.3f}{told})")
     count = f", on {len(found.before.records)} test prompts, paired"
-    return "what rose: " + ("; ".join(said) + count if said else "no reward was measured twice")
+    return "what rose or fell: " + ("; ".join(said) + count if said else "no reward was measured")
 
 
 def cost(found: Comparison) -> str:

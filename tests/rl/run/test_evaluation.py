@@ -16,12 +16,13 @@ from data.sources import world_source
 from gpt import stage
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from harness.files import read_json, read_jsonl
+from harness.files import read_json, read_jsonl, write_json
 from rl import loop
 from rl.grpo_engine import GRPOConfig, main
-from rl.rewards.reward import RuleReward
+from rl.rewards.reward import MadeOf, RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.run import evaluation
+from rl.run.ending import ending
 from rl.run.engine import answers_to_test
 from rl.run.evaluation import (
     Conditions,
@@ -234,6 +235,36 @@ def test_a_gain_is_paired_over_prompts():
     assert found.change("reward") == pytest.approx((1.0, 0.19983, 1.80017), abs=1e-4)
     assert found.numbers["reward_change_high"] == pytest.approx(1.80017, abs=1e-4)
     assert found.change("gold") is None
+
+
+def test_the_end_of_a_run_names_what_can_be_doubted(tmp_path):
+    """The KL per token of all tokens; chance; cut-off answers; halved ones; a judge's own report."""
+    asked = evaluate(EVEN, LETTERS, RECORDS[:4], ONE_TOKEN, None)
+    parts = dict(lengths=torch.tensor([1, 1, 1, 5]), has_eos=torch.tensor([True] * 4))
+    before = replace(
+        asked, reward=torch.zeros(4), lengths=torch.full((4,), 20), has_eos=parts["has_eos"]
+    )
+    after = replace(asked, reward=torch.ones(4), kl=torch.tensor([0.0, 0, 0, 4]), **parts)
+    found = evaluation.Comparison(before, after, "", "GRPO")
+    task = SimpleNamespace(reward_fn=INDEX, gold=None)
+    run, config = tmp_path / "steered", GRPOConfig(model="mine")
+    rose, cost, doubts, _, *commands = ending(found, config, task, run)
+    assert "+1.000" in rose and "chance" not in rose
+    assert "1.00 nats" in cost and "0.500 a token" in cost
+    assert doubts.count(";") == 1 and "half" in doubts
+    assert all(str(run) in line for line in commands) and "--against mine" in commands[1]
+    worse = replace(after, reward=torch.tensor([2.0, -1, 0, 0]), has_eos=~parts["has_eos"])
+    rose, _, doubts, *_ = ending(replace(found, after=worse), config, task, run)
+    assert "chance" in rose and "100%" in doubts
+    write_json(
+        tmp_path / "judge" / "report.json", {"accuracy": 0.6, "accuracy_interval": [0.5, 0.7]}
+    )
+    learned = SimpleNamespace(components=MadeOf(reward_models=(None,)))
+    config = GRPOConfig(model="mine", reward_model=(str(tmp_path / "judge"),))
+    judged = ending(found, config, SimpleNamespace(reward_fn=learned, gold=None), run)[2]
+    assert "0.60" in judged
+    ruled = ending(found, config, SimpleNamespace(reward_fn=INDEX, gold=INDEX), run)
+    assert "gold" not in ruled[0] and not ruled[2].startswith(doubts[:30])
 
 
 @pytest.mark.parametrize(("chat", "shown"), [(None, 1.3), (object(), 0.7)])
