@@ -298,6 +298,7 @@ def details_of(run: Run) -> dict[str, Any]:
         "title": title or run.folder.name,
         "findings": examine(run.rows, run.flags, run.results),
         "results": results_of(run),
+        "said": run.results.get("said"),
         "tokens": TokenView(tokens, name="run-tokens")._repr_html_() if tokens else "",
         "samples": samples_of(run.folder),
         "phases": phases_of(run),
