@@ -19,7 +19,14 @@ from gpt.recipes import ModelFlags, run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
-from harness.run_folder import finish_run, open_run, split_as_before, training_steps, write_report
+from harness.run_folder import (
+    finish_run,
+    open_run,
+    record_steps,
+    split_as_before,
+    training_steps,
+    write_report,
+)
 from harness.training_state import saved_step
 
 Rows = list[dict[str, Any]]
@@ -73,6 +80,8 @@ def run_stage(stage: Stage, config: Any) -> Path:
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     plan = stage.plan(config, work, folder, done)
+    if getattr(config, "steps", None) is None:
+        record_steps(folder, plan.steps)
     log = MetricLog(
         plan.steps, path=folder / "metrics.jsonl", every=plan.every, show=plan.show, start=done,
         title=plan.title or stage.name, extra_steps=plan.extra_steps,

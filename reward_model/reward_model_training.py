@@ -236,7 +236,7 @@ def keep(config: RewardModelConfig, work: Work, log: MetricLog, folder: Path) ->
     model, tokenizer, held_out = work.model, work.tokenizer, work.held_out
     assert model is not None
     with precision(model.device, config.precision):
-        prefers, at_once = source(config.data).prefers, config.scored_at_once
+        prefers, at_once = source(config.data, tokenizer.chat).prefers, config.scored_at_once
         report = normalise_and_test(model, work.pairs, held_out, tokenizer, at_once, prefers)
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)

@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from data.sources import source
+from data.sources import world_source
 from harness.errors import UserError
 from harness.flags import NotNegative
 from rl.batches.rollout import Update
@@ -83,7 +83,7 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
             "the scores after each sentence are those of one reward model: name one, or use "
             "--steps-from outcome with several"
         )
-    world = source(config.data)
+    world = world_source(config.data)
     if kind == "auto":
         kind = "rule" if world.step_checks else "reward_model" if models else "outcome"
     step_rewards: StepRewardFn = OutcomeSteps()

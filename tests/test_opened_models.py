@@ -190,7 +190,7 @@ def test_every_command_refuses_a_model_in_the_same_words(
         lambda: Talk(TalkConfig("odd", device="cpu")),
         lambda: export.main(ExportConfig("odd")),
         lambda: memory.main(MemoryConfig("odd")),
-        lambda: questions.questions(QuestionFlags(model="odd", out=place / "q.jsonl"), 3),
+        lambda: questions.Questions(QuestionFlags(model="odd", out=place / "q.jsonl"))[0],
         lambda: open_teacher("odd", load_tokenizer("glassbox"), torch.device("cpu")),
     ]
     said = set()

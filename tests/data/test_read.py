@@ -203,7 +203,7 @@ BAD_TEXTS = [
 def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     rows = [b'{"text": "word"}'] * 3
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*rows[:2], line, rows[2]]))
-    for read in (read_text, lambda path: file_source(path).documents()):
+    for read in (read_text, lambda path: file_source(path, None).documents()):
         with pytest.raises(UserError, match="a.jsonl:3: "):
             read(tmp_path / "a.jsonl")
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from toys import GLASSBOX, saved_gpt, seeded, split_by_question, weights, write_pairs
 
 from data.records import SPLITS
-from data.sources import source
+from data.sources import world_source
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
 from harness.files import read_jsonl, read_object
@@ -211,7 +211,7 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     expected = load_file(whole / "model.safetensors")
     assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
     for name, split in (("pairs.jsonl", "train"), ("held_out_pairs.jsonl", "validation")):
-        of_split = {record.prompt for record in source("reviews").prompts(split)}
+        of_split = {record.prompt for record in world_source("reviews").prompts(split)}
         assert {row["prompt"] for row in read_jsonl(whole / name)} <= of_split
     for step, kept in ((1, 0), (3, 2)):
         out = tmp_path / f"killed after {step}"
