@@ -107,6 +107,13 @@ def test_accumulated_gradients_equal_the_batch():
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
 
 
+def test_no_batch_is_read_twice(monkeypatch):
+    corpus, read = ListCorpus([BATCH]), list[int]()
+    monkeypatch.setattr(corpus, "batch", lambda index: read.append(index) or BATCH)
+    train(replace(CONFIG, steps=3, accumulation=2), random_gpt(), corpus, MetricLog(3))
+    assert read == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(("patience", "steps", "kept"), [(2, 5, [1, 3]), (9, 6, [1, 3, 6])])
 def test_training_ends_after_so_many_losses_without_a_new_best(monkeypatch, patience, steps, kept):
     """Best at steps 1, 3 and 6; each new best is kept. A resumed run stays at its end."""
