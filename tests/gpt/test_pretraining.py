@@ -107,6 +107,14 @@ def test_accumulated_gradients_equal_the_batch():
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
 
 
+def test_the_logged_loss_is_a_mean_over_the_tokens_of_its_step():
+    """Eight of them, where the mean of the corpus by which the gradient is divided is five."""
+    model = random_gpt()
+    expected = float(language_model_loss(model, PARTS[0]).detach())
+    (row,) = train(CONFIG, model, ListCorpus(PARTS), MetricLog(1))
+    assert row["loss"] == pytest.approx(expected)
+
+
 def test_no_batch_is_read_twice(monkeypatch):
     corpus, read = ListCorpus([BATCH]), list[int]()
     monkeypatch.setattr(corpus, "batch", lambda index: read.append(index) or BATCH)
