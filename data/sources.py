@@ -18,6 +18,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol, cast
 
 from data import worlds
+from data.files.rows import TO_JSON
 from data.records import PromptRecord, ResponseRecord
 from harness.console import say_once
 from harness.errors import UserError
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 Data = str
 USUAL = "reviews"  # the world of a command without --data
 DIGITS = 6  # of a file's digest in the names of run folders
+HUB_DATA = re.compile(  # OWNER/NAME, but no file of a folder that is not here
+    r"(?:hf://)?(?:datasets/)?([\w-]+/(?!.*\.(?:jsonl?|[ct]sv|txt|parquet)\b)[\w.-]+)"
+)
 
 
 class Source(Protocol):
@@ -76,9 +80,14 @@ def file_source(data: str | Path, chat: ChatForm | None = None) -> FileSource:
 
 
 def require_data(data: str) -> None:
-    """UserError where --data names neither a world nor what is there."""
-    if not is_world(data) and not Path(data).exists():
+    """UserError where --data names neither a world nor what is there; of a name of the hub with the way."""
+    if is_world(data) or Path(data).exists():
+        return
+    named = HUB_DATA.fullmatch(data)
+    if named is None or Path(named[1]).parent.exists():
         raise UserError(f"no file {data}: --data takes a file or {', '.join(world_names())}")
+    made = TO_JSON.format(f"load_dataset({named[1]!r}, split='train')")
+    raise UserError(f"no file {data}; of a data set of the hub {made}")
 
 
 def world_names() -> list[str]:

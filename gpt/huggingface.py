@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gpt.checkpoint import check_layers, checked_shape, shaped
-from gpt.folder import CONFIG_FILE
+from gpt.folder import ADAPTER_FILE, CONFIG_FILE
 from gpt.llama import FAST, SLOW, TRAINED, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
@@ -47,7 +47,7 @@ from harness.paths import MODEL_FILE
 from harness.safetensors_file import read_header
 
 INDEX = f"{MODEL_FILE}.index.json"  # of shards
-ADAPTER_FILE = "adapter_config.json"  # peft's
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
@@ -163,21 +163,21 @@ def save_hf(
     folder: str | Path,
     tokenizer: Tokenizer | None = None,
     score: Tensor | None = None,  # (1, D), of a reward model
+    dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write config.json and model.safetensors as transformers 5 does, in float32 and atomically.
+    """Write config.json and model.safetensors as transformers 5 does, in this dtype and atomically.
 
     transformers' AutoModelForCausalLM opens them, with a score AutoModelForSequenceClassification.
     """
     folder, config = expanded(Path(folder)), hub_config(model)
+    config["dtype"] = str(dtype).removeprefix("torch.")
     tensors = {} if score is None else {"score.weight": score}
     for name, tensor in merged_state(model).items():
-        if isinstance(model.config, LlamaConfig):
-            tensors[llama_name(name, model.config, ours=False)] = tensor
-        else:
-            tensors[PREFIX + name] = tensor.t() if name.endswith(TRANSPOSED) else tensor
+        turned = name.endswith(TRANSPOSED)  # which no tensor of a Llama does
+        tensors[their_name(name, model.config)] = tensor.t() if turned else tensor
     if score is not None:
         tensors.pop(HEAD, None)
-    plain = {n: t.detach().to("cpu", torch.float32).contiguous() for n, t in tensors.items()}
+    plain = {n: t.detach().to("cpu", dtype).contiguous() for n, t in tensors.items()}
     write_atomically(
         folder / MODEL_FILE,
         # transformers 4 refuses a file that does not say which framework wrote it.
@@ -315,7 +315,7 @@ def hub_config(model: GPT) -> dict[str, Any]:
     config, kind = model.config, model_type(model.config)
     file = "gpt2" if kind == "gpt2" else "llama"
     table: dict[str, Any] = {theirs: vars(config)[ours] for ours, theirs in SIZES[file].items()}
-    table |= {"model_type": kind, "dtype": "float32"}
+    table["model_type"] = kind
     table |= {key: x[0] for key, x in ARCHITECTURE[file].items() if x[0] is not None}
     if isinstance(config, LlamaConfig):
         table |= {"head_dim": config.head_width, "tie_word_embeddings": not config.own_head}
@@ -346,6 +346,13 @@ def llama_name(name: str, config: LlamaConfig, *, ours: bool) -> str:
     ):  # fmt: skip
         name = name.replace(theirs, own) if ours else name.replace(own, theirs)
     return name
+
+
+def their_name(name: str, config: GPTConfig) -> str:
+    """A tensor's name in files that transformers writes."""
+    return (
+        llama_name(name, config, ours=False) if isinstance(config, LlamaConfig) else PREFIX + name
+    )
 
 
 def own_name(name: str, config: GPTConfig, prefix: str) -> str:
@@ -394,7 +401,10 @@ def read_weights(files: Sequence[Path], config: GPTConfig) -> dict[str, Tensor]:
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [CONFIG_FILE, MODEL_FILE, ADAPTER_FILE, INDEX, "model-*.safetensors", *TOKENIZER_FILES]
+HUB_FILES = [
+    CONFIG_FILE, MODEL_FILE, INDEX, "model-*.safetensors", ADAPTER_FILE, ADAPTER_WEIGHTS,
+    *TOKENIZER_FILES, "README.md", "LICENSE*",
+]  # fmt: skip
 
 
 @cache

@@ -106,14 +106,22 @@ def rotation(
     one would be off by turns. With a `factor` a pair is slowed by it that turns less than `SLOW` times
     within `TRAINED` positions, one that does `FAST` times is not, and between them in part.
     """
-    pair = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)  # 2i
+    speed = speeds(width, base, factor, positions.device)
+    angle = positions[:, None, :, None].float() * speed
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def speeds(
+    width: int, base: float, factor: float = 0.0, device: torch.device | None = None
+) -> Tensor:
+    """By how much each position turns the pairs, (d/2,): slowed by a `factor` as in `rotation`."""
+    pair = torch.arange(0, width, 2, device=device, dtype=torch.float32)  # 2i
     speed = base ** (-pair / width)
     if factor:
         turns = TRAINED * speed / (2 * math.pi)
         kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
         speed = speed * (kept + (1 - kept) / factor)
-    angle = positions[:, None, :, None].float() * speed
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    return speed
 
 
 def rotated(x: Tensor, turn: Turn) -> Tensor:

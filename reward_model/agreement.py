@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reward_model.accuracy_report import wilson_interval
+from reward_model.accuracy_report import share
 
 Row = Mapping[str, Any]
 
@@ -17,11 +17,6 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float:
     one, other = (Counter(side) for side in zip(*pairs, strict=True))
     chance = sum(one[verdict] * other[verdict] for verdict in one) / len(pairs) ** 2  # p_e
     return (alike - chance) / (1 - chance) if chance < 1 else float("nan")
-
-
-def share(count: float, of: int) -> str:
-    low, high = wilson_interval(count, of)
-    return f"{count / of:.2f} of {of} (95% interval {low:.2f} to {high:.2f})" if of else "none of 0"
 
 
 def summary(asked: Sequence[Row], rows: Sequence[Row], me: str) -> list[str]:

@@ -236,14 +236,14 @@ def _with_made(
         group
         + [groups[(i + lender) % len(groups)][0] for lender in range(1, how.borrowed + 1)]
         + [
-            _repeated(group[k % len(group)], k + 1, tokenizer, how.params.max_new_tokens)
+            repeated(group[k % len(group)], k + 1, tokenizer, how.params.max_new_tokens)
             for k in range(how.repeated)
         ]
         for i, group in enumerate(groups)
     ]
 
 
-def _repeated(answer: Answer, times: int, tokenizer: Tokenizer, longest: int) -> Answer:
+def repeated(answer: Answer, times: int, tokenizer: Tokenizer, longest: int) -> Answer:
     """An answer that says its last sentence `times` more; cut off, without EOS, where it is too long."""
     _, text, ended = answer
     last = re.split(r"(?<=[.?!])\s+", text)[-1]

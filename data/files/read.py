@@ -87,10 +87,14 @@ class ReadResult(Generic[Record]):
             splits[split_of(key_of(record))].append(record)
         return splits
 
-    def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
-        """The training split, and the validation split or, of few records, the test split or one prompt."""
+    def train_and_held_out(self, *, test: bool = False) -> tuple[list[Record], list[Record]]:
+        """The training split, and the validation split or, of few records, the test split or one prompt.
+
+        `test`: the test split behind the validation split, for those who choose nothing by either.
+        """
         splits = self.splits
-        train, held_out = splits["train"], splits["validation"] or splits["test"]
+        train, validation = splits["train"], splits["validation"]
+        held_out = validation + splits["test"] if test else validation or splits["test"]
         if not held_out:
             last = key_of(train[-1])
             held_out = [record for record in train if key_of(record) == last]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
@@ -15,10 +16,11 @@ from forked import forked
 from safetensors.torch import load_file
 from toys import GLASSBOX, saved_gpt, seeded, split_by_question, weights, write_pairs
 
+from data.records import SPLITS
 from data.sources import source
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
-from harness.files import read_jsonl
+from harness.files import read_jsonl, read_object
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model import reward_model_training, world_pairs
@@ -92,7 +94,16 @@ def test_an_epoch_is_a_pass_over_the_prompts(tmp_path, monkeypatch):
         data=str(tmp_path / "mine.json"), model=tmp_path / "base", epochs=2, batch_size=4, ranks=1,
         device="cpu", out=tmp_path / "out",
     )  # fmt: skip
-    assert len(read_jsonl(main(config) / "metrics.jsonl")) == -(-2 * prompts // 4) > 8
+    out = main(config)
+    assert len(read_jsonl(out / "metrics.jsonl")) == -(-2 * prompts // 4) > 8
+    counts = {
+        name: sum(split_by_question(row["prompt"]) == name for row in rows) for name in SPLITS
+    }
+    report = read_object(out / "report.json")  # all that is not trained on is held out
+    assert report["test_pairs"] == counts["test"] > 0 < counts["validation"]
+    assert report["pairs"] == counts["test"] + counts["validation"]
+    assert "trivial rule" in report["said"] and "padded" in report["said"]
+    assert report["said"] in html.unescape((out / "report.html").read_text(encoding="utf-8"))
 
 
 def test_the_seed_draws_the_head(tmp_path, monkeypatch):
@@ -135,9 +146,9 @@ def test_the_scale_of_the_scores_is_that_of_the_training_answers():
     """Mean 0 and deviation 1 there; held-out answers, none of which needs to be like them, set nothing."""
     scales = []
     for held_out in (HELD_OUT, TRAIN[:7]):
-        model = fresh_model()
-        normalise_and_test(model, TRAIN, held_out, EOS, 64)
-        scores = torch.cat(score_pairs(model, TRAIN, EOS)[:2])
+        model = fresh_model(vocab_size=GLASSBOX.n_vocab)
+        normalise_and_test(model, TRAIN, held_out, GLASSBOX, 64)
+        scores = torch.cat(score_pairs(model, TRAIN, GLASSBOX.eos_id)[:2])
         assert float(scores.mean()) == pytest.approx(0, abs=1e-5)
         assert float(scores.std()) == pytest.approx(1, abs=1e-5)
         scales.append(float(model.std))
