@@ -31,8 +31,8 @@ from harness.safetensors_file import read_header
 
 CONFIG_FILE, ADAPTER_FILE = "config.json", "adapter_config.json"  # the second is peft's
 FILES = (
-    CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja", ADAPTER_FILE,
+    CONFIG_FILE, "*.safetensors*", "pytorch_model*.bin*", "tokenizer*.json", "vocab.json", "merges.txt",
+    "added_tokens.json", "generation_config.json", "chat_template.jinja", ADAPTER_FILE,
 )  # fmt: skip
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
 
@@ -65,7 +65,8 @@ class ModelFolder:
         else:
             found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
         for path in files:
-            if (found.run is None or found.base) and path.suffix != ".safetensors":
+            ours = found.run is not None and not found.base
+            if not ours and path.suffix not in (".safetensors", ".bin"):
                 record_input(path)
         return found
 
@@ -105,7 +106,7 @@ class ModelFolder:
         else:
             from gpt import huggingface
 
-            model = huggingface.load_hf(self.folder, self.shape)
+            model = huggingface.load_hf(self.folder, self.shape, self.about)
         if self.run is not None or self.has_tokenizer:
             model.n_text = self.tokenizer().n_vocab
         return model.to(device)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from data.sources import default_folder, is_world
-from gpt.recipes import run_with_recipe
+from gpt.memory import warn_of_memory
+from gpt.recipes import ModelFlags, run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
@@ -63,6 +64,8 @@ class Stage:
 def run_stage(stage: Stage, config: Any) -> Path:
     """Open, plan, train and keep, in a run folder that can be resumed."""
     device = open_device(config.device, config.precision)
+    if isinstance(config, ModelFlags):
+        warn_of_memory(config, device)
     folder = config.out or default_folder(stage.name, config.data, config.model_name)
     if config.resume and not is_world(config.data):
         split_as_before(folder)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from forked import command
-from toys import TEMPLATES, chat_tokenizer
+from toys import TEMPLATES, bytes_form, chat_tokenizer
 
 from data.collate import collate_responses
 from data.templates import HEADINGS, Turn
@@ -28,6 +28,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.recipes import RECIPES, config_of, defaults, rows_of, start_of
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from gpt.tokenizer_files import BYTE_LEVEL
 from harness import command_line, files, flags, safetensors_file
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, read_object, write_json
@@ -513,6 +514,96 @@ def test_an_exported_folder_that_was_given_a_template_is_a_chat_model(place: Pat
     assert ModelFolder.open("out").start == "chat" and tokenizer.chat_template == template
     assert tokenizer.encode("Say 7: ok.") == ours.encode("Say 7: ok.")
     assert tokenizer.eos_id == ours.eos_id
+
+
+# Qwen3, as it is published
+
+PIECES = (  # Qwen's own pattern
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+QWEN3 = """{%- set ns = namespace(last=messages|length - 1, found=false) %}
+{%- for message in messages[::-1] %}{%- set index = messages|length - 1 - loop.index0 %}
+{%- if message.role == 'user' and not ns.found %}{%- set ns.found = true %}{%- set ns.last = index %}
+{%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+{%- if message.role in ('user', 'system') %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+{%- else %}{%- set content = message.content %}{%- set thought = '' %}
+{%- if '</think>' in content %}
+{%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}
+{%- if loop.index0 > ns.last and (loop.last or thought) %}
+{{- '<|im_start|>assistant\n<think>\n' + thought.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
+{%- else %}{{- '<|im_start|>assistant\n' + content }}{%- endif %}
+{{- '<|im_end|>\n' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}
+{%- endif %}
+{%- endif %}"""
+
+
+@pytest.fixture
+def qwen3(place: Path) -> Path:
+    """Two layers in Qwen3's layout: its pattern, NFC, added tokens, and its template without tools."""
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    split = {"type": "Split", "pattern": {"Regex": PIECES}, "behavior": "Isolated", "invert": False}
+    pieces = {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
+    form = bytes_form(
+        marks, ["t h", "th e", "a y", "S ay"], pre_tokenizer=pieces, normalizer={"type": "NFC"}
+    )
+    thoughts = [
+        form["added_tokens"][0] | {"id": 263 + i, "content": text, "special": False}
+        for i, text in enumerate(("<think>", "</think>"))
+    ]
+    form["added_tokens"] += thoughts
+    shape = LlamaConfig(
+        300, 256, n_layer=2, n_head=2, n_embd=16, n_key_head=1, n_inner=16, d_head=16, qk_norm=True
+    )
+    torch.manual_seed(0)
+    folder = place / "qwen3"
+    save_hf(Llama(shape), folder)
+    write_json(folder / "tokenizer.json", form)
+    settings = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
+    write_json(folder / "tokenizer_config.json", settings | {"chat_template": QWEN3})
+    config = read_object(folder / "config.json") | {"eos_token_id": 262, "bos_token_id": 260}
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", {"eos_token_id": [262, 260], "pad_token_id": 260})
+    return folder
+
+
+def test_the_four_commands_on_a_qwen3(qwen3: Path) -> None:
+    """Its reward model, GRPO, a turn at the keyboard and its export, without a thought."""
+    given: dict[str, Any] = dict(model="qwen3", chat_arguments=("enable_thinking=false",))
+    asked_as = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    judge = reward_model_training.main(
+        settings(RewardModelConfig, "--model", "qwen3", **given, out=Path("judge"), **STEPS)
+    )
+    pairs = read_jsonl(judge / "pairs.jsonl")
+    assert {row["prompt"] for row in pairs} <= {asked_as.format(f"Say {n}") for n in range(60)}
+    assert {row["chosen_tokens"][-1] for row in pairs} == {262}
+    config = settings(
+        GRPOConfig,
+        "--model",
+        "qwen3",
+        **given,
+        reward_model=(str(judge),),
+        out=Path("grpo"),
+        **GRPO,
+    )
+    folder = grpo_engine.main(config)
+    talk = Talk(TalkConfig(str(folder), device="cpu"))
+    assert talk.read("Cafe\u0301?").prompt == asked_as.format("Cafe\u0301?")
+    assert talk.answer("Why?")
+    export.main(ExportConfig(str(folder), Path("out")))
+    model, tokenizer = open_model("out")
+    assert model.config == open_model(folder)[0].config and isinstance(model.config, LlamaConfig)
+    assert model.config.qk_norm and model.config.n_layer == 2
+    assert tokenizer.encode("Cafe\u0301 12") == tokenizer.encode("Caf\xe9 12")  # NFC
+    assert tokenizer.encode("<think>") == [263]
+    assert asked("out") == asked_as.format("Why?")
 
 
 # Arguments of a chat template
