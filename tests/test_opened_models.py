@@ -121,6 +121,18 @@ def test_the_row_follows_the_number_of_weights(place: Path) -> None:
     assert [row.measured.startswith("not") for row in rows] == [False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("config_class", "lr"),
+    [(FinetuningConfig, 2e-5), (RewardModelConfig, 2e-5), (DPOConfig, 1e-5), (GRPOConfig, 2e-5)],
+)
+def test_the_rate_of_each_command_on_a_chat_model(
+    place: Path, config_class: type, lr: float
+) -> None:
+    """Literals: a rate that is twice as high changes every run of a published model, unseen."""
+    full, lora = (settings(config_class, "--model", "mine", *a) for a in ((), ("--lora-rank", "4")))
+    assert (full.lr, lora.lr) == pytest.approx((lr, 10 * lr))
+
+
 def test_settings_follow_what_is_opened(place: Path) -> None:
     run(place / "ours", load_tokenizer("glassbox"), "small")
     run(place / "tuned", chat_tokenizer("phi-3"), "tiny")

@@ -114,6 +114,20 @@ def test_whichever_file_names_another_end_it_ends_an_answer_too(
     assert [back.text_of([id]) for id in back.other_ends] == ["<eos>"]
 
 
+def test_the_layout_of_a_template_is_not_written() -> None:
+    """What stands before a block on its line, and the line break after it, are for who reads it."""
+    template = """{% for m in messages %}
+      {% if m['role'] == 'user' %}
+<u>{{ m['content'] }}
+      {% else %}
+<a>{{ m['content'] }}
+      {% endif %}
+    {% endfor %}
+    {% if add_generation_prompt %}
+<a>{% endif %}"""
+    assert ChatForm(template).prompt([Turn("user", "Why?")]) == "<u>Why?\n<a>"
+
+
 @pytest.mark.parametrize("specials", [["<|e|>", "<|e|>\n"], ["<|e|>\n", "<|e|>"], ["<|e|>"]])
 def test_of_ends_that_begin_alike_the_longest_is_the_turns(specials: list[str]) -> None:
     """What follows it belongs to the turn, and an answer of a file may have the end or not."""

@@ -24,7 +24,7 @@ from harness.files import read_jsonl, read_object
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model import reward_model_training, world_pairs
-from reward_model.accuracy_report import score_pairs
+from reward_model.accuracy_report import normalise_and_test, score_pairs
 from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig, main, train
 from reward_model.scalar_head import RewardModel, save_reward_model
@@ -140,6 +140,19 @@ def test_answers_labels_and_splits_of_a_world_draw_from_streams_of_their_own(mon
         streams.append([number for numbers in drawn for number in numbers])
     assert seen == [(60, 8, 1.3), (8, 2, 1.0)] * 3
     assert streams[0] == streams[1] and len({*streams[0], *streams[2]}) == 8
+
+
+def test_the_scale_of_the_scores_is_that_of_the_training_answers():
+    """Mean 0 and deviation 1 there; held-out answers, none of which needs to be like them, set nothing."""
+    scales = []
+    for held_out in (HELD_OUT, TRAIN[:7]):
+        model = fresh_model(vocab_size=GLASSBOX.n_vocab)
+        normalise_and_test(model, TRAIN, held_out, GLASSBOX, 64)
+        scores = torch.cat(score_pairs(model, TRAIN, GLASSBOX.eos_id)[:2])
+        assert float(scores.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(scores.std()) == pytest.approx(1, abs=1e-5)
+        scales.append(float(model.std))
+    assert scales[0] == scales[1]
 
 
 def softplus(x: float) -> float:

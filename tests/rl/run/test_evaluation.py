@@ -153,6 +153,13 @@ def test_the_likeliest_answer_is_checked_beside_the_samples(ends, greedy):
     assert found["pass@4"] == pytest.approx(1 - (1 - ends) ** 4, abs=0.1)
 
 
+def test_the_tries_of_a_prompt_are_counted_for_it_alone():
+    """Every answer to 5 of 40 prompts is right, and none to another one: more tries find no more."""
+    check = VerifiableReward(lambda record, text, ended: float(record.prompt[0] == "a"), "a prompt")
+    found = measure_accuracy(fixed_gpt({".": 1.0}), LETTERS, RECORDS, ONE_TOKEN, check, k=4)
+    assert found == {"pass@1": 1 / 8, "pass@4": 1 / 8, "greedy_accuracy": 1 / 8}
+
+
 # A run that is cut and resumed
 
 
