@@ -1,16 +1,17 @@
-"""A chat model as the judge: is this answer better than another one? Asked both ways round.
+"""A chat model as the judge of an answer: which of two is better, or whether one is good.
 
     export JUDGE=runs/smollm2
     python -m rl.grpo_engine --data mine.jsonl --model mine --reward docs/examples/judge_reward.py:better
+    python -m rl.grpo_engine --data mine.jsonl --model mine --reward docs/examples/judge_reward.py:good
 
-The judge writes nothing: after its prompt it would say A or B, and the log-probabilities of these two
-tokens say which of the two answers it prefers, and by how much. Models also like a place, mostly the
-first (Zheng et al. 2023, arXiv:2306.05685, section 3.3). So it is asked twice, with the answers exchanged,
-and the mean of both log-odds is free of a liking that adds to them; `compare` returns the two.
+The judge writes nothing: after its prompt it would say A or B, or Yes or No, and the log-probabilities of
+the first tokens of these words say which it prefers, and by how much. Of two answers a model also likes a
+place, mostly the first (Zheng et al. 2023, arXiv:2306.05685, section 3.3). So it is asked twice, with the
+answers exchanged: the mean of both log-odds is free of a liking that adds to them.
 
 The other answer is one that the judge itself, or the model in OPPONENT, writes for the prompt. RUBRIC is
-the sentence that the better answer keeps. A model without a chat template is asked in PLAIN, without the
-rubric: it has to be taught first which answers are better (studies/judges).
+what a good answer keeps. A model without a chat template is asked in a short form without the rubric:
+it has to be taught first which answers are better (studies/judges).
 """
 
 import os
@@ -33,7 +34,12 @@ Answer A: {one}
 Answer B: {two}
 
 Which answer keeps this better: {rubric} Say A or B, and nothing else."""
-PLAIN = "{question}A: {one}\nB: {two}\nBetter:"
+ONE_CHAT = """{question}
+
+Answer: {response}
+
+{item} Say Yes or No, and nothing else."""
+PLAIN, ONE_PLAIN = "{question}A: {one}\nB: {two}\nBetter:", "{question}{response}\nGood:"
 TOKENS, TOGETHER = 48, 32  # of the opponent's answer; texts that are read at once
 
 
@@ -68,6 +74,12 @@ class Judge:
         odds = self.log_odds([*first, *second], "A", "B").view(2, -1)
         return torch.stack([odds[0], -odds[1]], dim=1)
 
+    def yes(self, question: str, response: str, item: str) -> torch.Tensor:
+        """Log-odds of Yes to an item of a rubric, ()."""
+        form = ONE_CHAT if self.tokenizer.chat else ONE_PLAIN
+        text = form.format(question=question, response=response, item=item)
+        return self.log_odds([text], "Yes", "No")[0]
+
     def answer(self, question: str) -> str:
         """What it answers itself."""
         params, prompts = SamplingParams(max_new_tokens=TOKENS), [self.prompt(question)]
@@ -99,3 +111,9 @@ def better(prompt, response, record):
     """By how much the judge prefers an answer to the other one: the mean log-odds of both orders."""
     question = question_of(prompt, record)
     return float(judge().compare([(question, response, other_answer(question))]).mean())
+
+
+def good(prompt, response, record):
+    """By how much the judge says that an answer is good rather than not: the log-odds."""
+    item = f"Does the answer keep this: {os.environ.get('RUBRIC', RUBRIC)}"
+    return float(judge().yes(question_of(prompt, record), response, item))

@@ -13,12 +13,6 @@ from typing import NamedTuple
 
 from judge_reward import judge, question_of
 
-ASKED = """{question}
-
-Answer: {response}
-
-{item} Say Yes or No, and nothing else."""
-
 
 class Item(NamedTuple):
     weight: float
@@ -43,17 +37,11 @@ def share_kept(items, prompt, response, record, ended):
     """The share of the weights of the items that an answer keeps."""
     kept = [
         item.kept(response, ended, record.meta) if callable(item.kept)
-        else yes(question_of(prompt, record), response, item.kept)
+        else float(judge().yes(question_of(prompt, record), response, item.kept).sigmoid())
         for item in items
     ]  # fmt: skip
     weights = [item.weight for item in items]
     return sum(w * c for w, c in zip(weights, kept, strict=True)) / sum(weights)
-
-
-def yes(question, response, item):
-    """The probability of Yes against No."""
-    text = ASKED.format(question=question, response=response, item=item)
-    return float(judge().log_odds([text], "Yes", "No").sigmoid())
 
 
 def review(prompt, response, record, ended):

@@ -138,8 +138,7 @@ def table(numbers: Mapping[str, Any]) -> list[str]:
     for name, row in numbers["rewards"].items():
         gold = [cell(at, 2) + share(at) for at in row["at"]]
         rows.append([name, cell(numbers["right"].get(name), 2), cell(row["best_of"], 2), *gold])
-    if "chat" in numbers:
-        rows.append(["chat model", cell(numbers["chat"]["chat"], 2), *["-"] * 4])
+    rows.append(["judge of two", cell(numbers["right"].get("judge of two"), 2), *["-"] * 4])
     columns = ["paid by", "pairs ordered as gold does", f"gold, best of {BEST_OF}"]
     return markdown([*columns, *(f"gold at {d:g} nats" for d in DISTANCES)], rows)
 

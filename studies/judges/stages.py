@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from data.records import SPLIT_KEY, split_of
+from data.records import SPLIT_KEY, PromptRecord, split_of
 from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import FinetuningConfig
@@ -48,7 +48,8 @@ KEPT = REPOSITORY / "notebooks/course/kept/base.safetensors"  # scripts/saved_mo
 BEST_OF, FARTHEST = 8, 10.0  # answers; nats
 REWARDS = {  # what --reward says
     "gold": "gold", "Bradley-Terry": "model",
-    "rubric": "docs/examples/rubric_reward.py:review", "judge": "docs/examples/judge_reward.py:better",
+    "judge of one": "docs/examples/judge_reward.py:good",
+    "rubric": "docs/examples/rubric_reward.py:review",
 }  # fmt: skip
 USUAL = Settings(
     labels=(480,), responses_per_prompt=2, reward_lr=1e-3, held_out_pairs=400,
@@ -68,14 +69,17 @@ def example(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def questions(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Each pair both ways round, as the judge is asked, and the letter that is right."""
+def questions(rows: Sequence[Mapping[str, Any]], of_two: bool) -> list[dict[str, str]]:
+    """What a judge is asked about pairs, and the word that is right: of two answers both ways round."""
     train = next(key for key in map(str, range(100)) if split_of(key) == "train")
-    form, found = example("judge_reward").PLAIN, []
+    forms, found = example("judge_reward"), []
     for row in rows:
-        for letter, one, two in (("A", "chosen", "rejected"), ("B", "rejected", "chosen")):
-            text = form.format(question=row["prompt"], one=row[one], two=row[two])
-            found.append({"prompt": text, "response": letter, SPLIT_KEY: train})
+        for word, one, two in (("A", "chosen", "rejected"), ("B", "rejected", "chosen")):
+            text = forms.ONE_PLAIN.format(question=row["prompt"], response=row[one])
+            word = word if of_two else {"A": "Yes", "B": "No"}[word]
+            if of_two:
+                text = forms.PLAIN.format(question=row["prompt"], one=row[one], two=row[two])
+            found.append({"prompt": text, "response": word, SPLIT_KEY: train})
     return found
 
 
@@ -90,16 +94,17 @@ def learn(folder: Path, settings: Settings, root: Path, *, start: int) -> None:
     make_pairs(places[0], settings, folder, start=start, count=labels, wide=1.0)
     what = dict(start=start, size=size, labels=labels, pairs=pairs)
     train_reward_model(places[1], settings, folder, **what)
-    train_judge(folder, settings, start=start)
+    for name in ("one", "two"):
+        train_judge(folder, settings, name, start=start)
     score(folder, settings, start=start)
 
 
-def train_judge(folder: Path, settings: Settings, *, start: int) -> None:
-    """The base model fine-tuned to say the letter of the better answer."""
-    rows = folder / "rows.jsonl"
-    write_rows(rows, questions(read_jsonl(folder / f"start-{start}/pairs" / PAIRS)))
+def train_judge(folder: Path, settings: Settings, name: str, *, start: int) -> None:
+    """The base model fine-tuned to say whether one answer is good, or the letter of the better of two."""
+    rows, pairs = folder / f"{name}.jsonl", read_jsonl(folder / f"start-{start}/pairs" / PAIRS)
+    write_rows(rows, questions(pairs, name == "two"))
     config = config_of(
-        FinetuningConfig, data=str(rows), out=folder / "judge", seed=start, device="cpu", ranks=1,
+        FinetuningConfig, data=str(rows), out=folder / f"judge-{name}", seed=start, device="cpu", ranks=1,
         model=str(folder / base_name(start, settings.policy)), **JUDGE,
     )  # fmt: skip
     finetune(config)
@@ -107,8 +112,7 @@ def train_judge(folder: Path, settings: Settings, *, start: int) -> None:
 
 def rewarded(learned: Path, start: int, settings: Settings, reward: str) -> dict[str, Any]:
     """The flags of a reward; what the judge's file reads is in the environment."""
-    os.environ["JUDGE"] = str(learned / "judge")
-    os.environ["OPPONENT"] = str(learned / base_name(start, settings.policy))
+    os.environ["JUDGE"] = str(learned / "judge-one")
     models = (str(learned / f"start-{start}/model"),) if reward == "Bradley-Terry" else ()
     where, colon, function = REWARDS[reward].partition(":")
     return dict(reward=f"{REPOSITORY / where}:{function}" if colon else where, reward_model=models)
@@ -150,11 +154,15 @@ def score(folder: Path, settings: Settings, *, start: int) -> None:
     chosen, rejected, _ = score_pairs(model, pairs, tokenizer.eos_id)
     tasks = {name: task_of(folder, start, settings, name) for name in REWARDS}  # sets the judge
     asked = [(row["prompt"], row["chosen"], row["rejected"]) for row in rows]
-    both = example("judge_reward").judge().compare(asked)
+    both = example("judge_reward").opened(str(folder / "judge-two")).compare(asked)
+    good = example("judge_reward").good
     sides = [[kept(row, side) for row in rows] for side in ("chosen", "rejected")]
     rubric = torch.tensor(sides[0]) - torch.tensor(sides[1])
+    said = [[good(*written(row, side)) for row in rows] for side in ("chosen", "rejected")]
+    one = torch.tensor(said[0]) - torch.tensor(said[1])
     longer = torch.tensor([float(len(row["chosen"]) - len(row["rejected"])) for row in rows])
-    orders = {"Bradley-Terry": chosen - rejected, "judge": both.mean(1), "rubric": rubric}
+    orders = {"Bradley-Terry": chosen - rejected, "rubric": rubric}
+    orders |= {"judge of one": one, "judge of two": both.mean(1)}
     orders |= {"first alone": both[:, 0], "annotator": torch.ones(len(rows)), "longer": longer}
     found: dict[str, Any] = {name: as_gold(each, gold) for name, each in orders.items()}
     prompts = reviews.prompts("test")[: settings.prompts]
@@ -171,10 +179,16 @@ def score(folder: Path, settings: Settings, *, start: int) -> None:
     })  # fmt: skip
 
 
+def written(row: Mapping[str, Any], side: str) -> tuple[str, str, PromptRecord]:
+    """One side of a pair, as a reward reads it."""
+    record = reviews.read_prompt(row["prompt"])
+    assert record is not None
+    return row["prompt"], row[side], record
+
+
 def kept(row: Mapping[str, Any], side: str) -> float:
     """What the rubric gives to one side of a pair."""
-    record, ended = reviews.read_prompt(row["prompt"]), row[f"{side}_ended"]
-    return float(example("rubric_reward").review(row["prompt"], row[side], record, ended))
+    return float(example("rubric_reward").review(*written(row, side), row[f"{side}_ended"]))
 
 
 def task_of(learned: Path, start: int, settings: Settings, reward: str) -> Any:
