@@ -636,14 +636,16 @@ def test_the_page_is_that_of_the_recording(monkeypatch):
             assert found[place] == value, place
 
 
-def test_a_judge_is_taught_each_pair_both_ways_round():
+def test_a_judge_is_taught_both_answers_of_a_pair_and_each_pair_both_ways_round():
     row = {"prompt": "Tell Ben.\n", "chosen": "Hi Ben!", "rejected": "Go."}
-    found = judging.questions([row])
-    assert [(each["prompt"], each["response"]) for each in found] == [
+    one, two = (judging.questions([row], of_two) for of_two in (False, True))
+    assert [(each["prompt"], each["response"]) for each in one + two] == [
+        ("Tell Ben.\nHi Ben!\nGood:", "Yes"),
+        ("Tell Ben.\nGo.\nGood:", "No"),
         ("Tell Ben.\nA: Hi Ben!\nB: Go.\nBetter:", "A"),
         ("Tell Ben.\nA: Go.\nB: Hi Ben!\nBetter:", "B"),
     ]
-    assert {split_of(each["split_key"]) for each in found} == {"train"}
+    assert {split_of(each["split_key"]) for each in one + two} == {"train"}
 
 
 def test_pairs_are_counted_that_are_ordered_as_gold_orders_them():
@@ -671,10 +673,8 @@ def test_gold_is_read_where_a_run_first_reaches_a_distance():
 
 
 def test_every_policy_of_the_judges_is_paid_by_a_flag_of_its_engine(monkeypatch):
-    for name in ("JUDGE", "OPPONENT"):
-        monkeypatch.setenv(name, "set by the job")
-    config = judges.JudgesConfig(seeds=2, chat=Path("chat"))
-    jobs = judges.plan(config)
+    monkeypatch.setenv("JUDGE", "set by the job")
+    jobs = judges.plan(judges.JudgesConfig(seeds=2, chat=Path("chat")))
     paid = [job.arguments["reward"] for job in jobs.values() if job.stage == "policy"]
     assert sorted(paid) == sorted([*judges.REWARDS] * 2) and len(jobs) == 11
     for name in judges.REWARDS:

@@ -52,14 +52,14 @@ REWARDS = {  # what --reward says
     "rubric": "docs/examples/rubric_reward.py:review",
 }  # fmt: skip
 USUAL = Settings(
-    labels=(480,), responses_per_prompt=2, reward_lr=1e-3, held_out_pairs=400,
-    prompts=64, measure_every=4, most_steps=60,
+    labels=(480,), responses_per_prompt=2, reward_lr=1e-3, fewest_reward_steps=120, held_out_pairs=200,
+    lr=8e-4, prompts=64, measure_every=2, most_steps=40,
 )  # fmt: skip
 TOYS = replace(
     USUAL, labels=(24,), held_out_pairs=12, fewest_reward_steps=2, prompts_per_step=2, group_size=4,
     most_steps=2, measure_every=1, prompts=4,
 )  # fmt: skip
-JUDGE = dict(epochs=4, lr=1e-3, batch_size=16)  # of the fine-tuning
+JUDGE = dict(epochs=2, lr=1e-3, batch_size=16)  # of the fine-tuning: as often as the model
 
 
 def example(name: str) -> Any:

@@ -137,3 +137,17 @@ def test_an_item_may_be_a_question_to_the_judge(modules, tmp_path, monkeypatch):
     for response, brief in (("Red.", 1), ("very " * 41, 0)):
         found = rubric_file.helpful(ASKED.prompt, response, ASKED, True)
         assert found == pytest.approx((5 * 0.75 + brief) / 6, abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_judge_of_one_answer_is_asked_whether_it_is_good(modules, tmp_path, monkeypatch):
+    judge_file, _ = modules
+    model, tokenizer = judge_in(tmp_path, monkeypatch)
+    text = (
+        "Name a colour.\n\nAnswer: Red.\n\nDoes the answer keep this: It is correct, and it says only "
+        "what was asked for. Say Yes or No, and nothing else."
+    )
+    written = tokenizer.encode_prompt(tokenizer.chat.prompt([Turn("user", text)]))
+    logits = model(torch.tensor([written]))[0, -1]
+    wanted = float(logits[tokenizer.encode("Y")] - logits[tokenizer.encode("N")])
+    assert judge_file.good(ASKED.prompt, "Red.", ASKED) == pytest.approx(wanted, abs=1e-4)
