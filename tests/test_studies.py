@@ -33,6 +33,7 @@ from report.doctor import examine
 from report.intervals import holm, t_interval, t_tails
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
+from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
@@ -679,7 +680,7 @@ def test_every_policy_of_the_judges_is_paid_by_a_flag_of_its_engine(monkeypatch)
     assert sorted(paid) == sorted([*judges.REWARDS] * 2) and len(jobs) == 11
     for name in judges.REWARDS:
         given = judging.rewarded(Path("learned"), 1, judging.TOYS, name)
-        config = KDGRPOConfig(reward=given["reward"], reward_model=given["reward_model"])
+        config = GRPOConfig(**given)
         where, _, function = config.reward.rpartition(":")
         assert not function or not where or Path(where).is_file()
         assert bool(config.reward_model) == (name == "Bradley-Terry")

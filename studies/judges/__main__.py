@@ -1,20 +1,23 @@
-"""Three ways to pay for answers: a Bradley-Terry model, a judge that says which is better, and a rubric.
+"""Three ways to pay for answers: a Bradley-Terry model, a judge that is asked in words, and a rubric.
 
     python -m studies.judges                    all that is left; Ctrl-C and the same goes on
     python -m studies.judges --quick            everything once, in toy sizes
-    python -m studies.judges --chat runs/smollm2 --draw       numbers and table of docs/judges.md as well
+    python -m studies.judges --chat runs/smollm2      a published chat model orders pairs, too
+    python -m studies.judges --draw             numbers and table of docs/judges.md, no training
 
-The world of reviews, whose gold is known. The same 480 noisy pairs train a reward model and a judge,
-the base model fine-tuned to say A or B behind two answers; a rubric of four rules reads none. The judge
-and the rubric are files of docs/examples, passed to --reward as a reader would. Measured: how often each
-orders held-out pairs as gold does; then GRPO on each, and on gold, until 10 nats: gold where a run first
-reaches 2, 4 and 8 nats; and gold of best of 8, where nothing is trained.
+The world of reviews, whose gold is known. The same 480 noisy pairs train a reward model and two judges:
+the base model fine-tuned to say Yes or No behind one answer, or A or B behind two. A rubric of four rules
+reads none. Judges and rubric are files of docs/examples, passed to --reward as a reader would. Measured:
+how often each orders held-out pairs as gold does; gold of the best of 8 answers by each; and GRPO on each,
+and on gold, until 10 nats: gold where a run first reaches 2, 4 and 8. The judge of two orders pairs alone.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +51,7 @@ class JudgesConfig(StudyFlags):
     chat_pairs: AtLeastOne = 100
     """Held-out pairs of the first seed that it is asked about."""
     draw: bool = False
-    """Write the numbers and the table of docs/judges.md from the finished jobs."""
+    """Write the numbers and the table of docs/judges.md from the finished jobs, and run nothing."""
     out: Path = RUNS / "judges"
     """Folder of all runs."""
 
@@ -153,6 +156,13 @@ def cell(found: Mapping[str, float] | None, digits: int) -> str:
 
 def share(at: Mapping[str, Any]) -> str:
     return f", {at['reached']} of {at['of']} runs" if at["reached"] < at["of"] else ""
+
+
+def processor() -> str:
+    """Its name, where the system says it."""
+    info = Path("/proc/cpuinfo")  # only Linux has it
+    found = re.search(r"model name\s*: (.*)", info.read_text() if info.exists() else "")
+    return found[1] if found else platform.processor()
 
 
 def main(config: JudgesConfig) -> None:
