@@ -175,10 +175,9 @@ def main(config: JudgesConfig) -> None:
         return
     numbers = rounded(collect(jobs, root))
     if config.draw:
-        numbers["made_with"] = made_with(config) | {
-            "script": "studies.judges",
-            "seeds": config.seeds,
-        }
+        numbers["made_with"] = made_with(config) | dict(
+            script="studies.judges", seeds=config.seeds, processor=processor()
+        )
         write_text(docs / JSON, json.dumps(numbers, separators=(",", ":")) + "\n")
         page = (docs / PAGE).read_text(encoding="utf-8")
         write_text(docs / PAGE, filled(page, {"judges": table(numbers)}))
