@@ -174,9 +174,10 @@ def normalise_and_test(
     eos_id: int,
     at_once: int,
     prefers: Callable[[float, float], float] | None = None,
+    most: int = 2000,
 ) -> Report:
-    """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones."""
-    reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
+    """Centre the scores on `most` of the pairs or some more, evenly; compare those of the held-out ones."""
+    reference = collate_pairs(pairs[:: max(len(pairs) // most, 1)], eos_id)
     model.normalize_on(reference.to(model.device), at_once)
     chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)
     report = preference_report(

@@ -147,7 +147,7 @@ def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
         T, head = learners * adapters, 0
         weights = 4 * P + 4 * (learners + 1) * adapters + frozen * flags.reward_models
     held = {"weights": weights, "Adam": 8 * T}
-    if config.stop_kl is not None:  # the policies before and after the newest update
+    if config.kl_limits:  # the policies before and after the newest update
         held["KL limit"] = 2 * 4 * (adapters if config.lora_rank else P)
 
     batch = forward_batch(config, flags.prompt_tokens, shape.context)

@@ -1,7 +1,7 @@
 """The whole story on one laptop: pre-train a GPT-2, learn a reward model from noisy preferences,
 improve the policy with GRPO, and compare with what the same preferences give without RL.
 
-    python scripts/demo.py                    one pipeline, about 5 minutes on 2 CPU cores
+    python scripts/demo.py                    one pipeline, 3 to 12 minutes on two CPU cores
     python scripts/demo.py --budget small     from a base model that is kept in the repository: 90 seconds
     python scripts/demo.py --seeds 3          three whole pipelines, mean and spread
 
