@@ -307,11 +307,38 @@ def train_reward_model(policy, pairs, epochs=2, size=32):
 # --- 6. GRPO ------------------------------------------------------------------------------------
 
 
+@torch.no_grad()
+def measure(policy, reference, reward_model, times=12):
+    """Means over answers to all prompts; the KL is the distance from the reference, in nats."""
+    prompts = PROMPTS * times
+    tokens, texts = sample(policy, prompts)
+    mask = answer_mask(tokens)
+    kl = (log_probs(policy, tokens) - log_probs(reference, tokens)) * mask
+    return {
+        "gold": sum(map(gold, prompts, texts)) / len(texts),
+        "sentences": sum(text.count(".") for text in texts) / len(texts),
+        "reward": reward_model(tokens).mean().item(),
+        "kl": kl.sum(1).mean().item(),
+    }
+
+
+def show_step(step, policy, reference, reward_model):
+    """The same prompts at every step, with random numbers of their own, so that training has its own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        m = measure(policy, reference, reward_model, times=4)
+    print(
+        f"  step {step:3d}   learned reward {m['reward']:5.2f}   KL {m['kl']:5.2f}"
+        f"   gold {m['gold']:.2f} {bar(m['gold'])}"
+    )
+
+
 def grpo(policy, reward_model, beta, steps, group=8, clip=0.2):
     """Group Relative Policy Optimization (Shao et al. 2024, arXiv:2402.03300); returns a new policy."""
     reference = policy
     policy = copy.deepcopy(reference)
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    show_step(0, policy, reference, reward_model)
     for step in range(1, steps + 1):
         # Eight prompts, a group of eight answers to each, and what the reward model thinks of them.
         prompts = [prompt for prompt in random.sample(PROMPTS, 8) for _ in range(group)]
@@ -335,32 +362,12 @@ def grpo(policy, reward_model, beta, steps, group=8, clip=0.2):
             # And stay near the reference: an estimate of the KL that is never negative.
             loss = loss + beta * ((ref - new).exp() - (ref - new) - 1)
             descend(optimizer, ((loss * mask).sum(1) / mask.sum(1)).mean(), policy)
-        if step % 10 == 0:
-            worth = sum(map(gold, prompts, texts)) / len(texts)
-            kl = ((old - ref) * mask).sum(1).mean()
-            print(
-                f"  step {step:3d}   learned reward {rewards.mean():5.2f}   KL {kl:5.2f}"
-                f"   gold {worth:.2f} {bar(worth)}"
-            )
+        if step <= 10 or step % 10 == 0:
+            show_step(step, policy, reference, reward_model)
     return policy
 
 
 # --- 7. Before and after ------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def measure(policy, reference, reward_model):
-    """Means over answers to all prompts; the KL is the distance from the reference, in nats."""
-    prompts = PROMPTS * 12
-    tokens, texts = sample(policy, prompts)
-    mask = answer_mask(tokens)
-    kl = (log_probs(policy, tokens) - log_probs(reference, tokens)) * mask
-    return {
-        "gold": sum(map(gold, prompts, texts)) / len(texts),
-        "sentences": sum(text.count(".") for text in texts) / len(texts),
-        "reward": reward_model(tokens).mean().item(),
-        "kl": kl.sum(1).mean().item(),
-    }
 
 
 def verdict(start, held, free):

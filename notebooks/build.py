@@ -17,6 +17,7 @@ tests/test_notebooks.py says what each notebook must have. Needs the contributor
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import subprocess
 import sys
@@ -48,7 +49,8 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
-# A code cell that only draws: `# %% tags=["hide-input"]`. The site reads the tag, Jupyter the other.
+# A code cell that only draws: `# %% tags=["hide-input"]`, and one that mostly imports. The site reads the
+# tag, Jupyter the other.
 FOLDED = {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
 
 
@@ -69,6 +71,13 @@ def sources(names: Sequence[str] = ()) -> list[Path]:
     return [path for path in every if not names or path.stem.startswith(tuple(names))]
 
 
+def mostly_imports(code: str) -> bool:
+    """Is it a page's opening, which a reader skips?"""
+    lines = ast.parse(code).body
+    imports = sum(isinstance(line, (ast.Import, ast.ImportFrom)) for line in lines)
+    return imports >= 3 and 2 * imports >= len(lines)
+
+
 def read_cells(source: Path) -> NotebookNode:
     """The notebook of a percent-format file, without outputs and with everything else fixed.
 
@@ -77,7 +86,8 @@ def read_cells(source: Path) -> NotebookNode:
     notebook = jupytext.read(source, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
-        cell.metadata = FOLDED if FOLDED["tags"] == cell.metadata.get("tags") else {}
+        opening = cell.cell_type == "code" and mostly_imports(cell.source)
+        cell.metadata = FOLDED if opening or FOLDED["tags"] == cell.metadata.get("tags") else {}
     first = notebook.cells[0]
     title, _, rest = first.source.partition("\n")
     first.source = "\n".join([title, "", OPEN, *filter(None, [rest])])

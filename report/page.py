@@ -40,6 +40,10 @@ LEADING = (
 )  # fmt: skip
 MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
 HIDDEN = {"step", "gold_error", "iteration"}
+WORDS = {  # of report.json's keys, in the table of results
+    "gold_error": "gold, standard error", "gold_95": "gold, 95% ±", "win_rate": "beats the start in",
+    "eos_rate": "ended", "response_length": "tokens", "kl": "KL (nats)",
+}  # fmt: skip
 # The healthy ranges of docs/metrics.md that are numbers.
 HEALTHY = {
     "zero_spread_groups": (0.0, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
@@ -220,7 +224,10 @@ def results_of(run: Run) -> dict[str, Any]:
         {name: run.results[name] for name in run.results if name not in models}
     )
     keys = dict.fromkeys(key for numbers in models.values() for key in numbers)
-    rows = [(key, [numbers.get(key) for numbers in models.values()]) for key in keys]
+    rows = [
+        (WORDS.get(key, key.replace("_", " ")), [numbers.get(key) for numbers in models.values()])
+        for key in keys
+    ]
     return {"models": list(models), "rows": rows}
 
 

@@ -109,6 +109,15 @@ class Talk:
             self.rule = open_rule(self.source, self.data, prompts, needed=False)
         self.reward = self.noted("no reward", self.open_reward)
 
+    def legend(self) -> list[str]:
+        """What the numbers above an answer mean, of those that are known."""
+        known = {
+            "reward: what training paid for such an answer": self.reward,
+            "gold: what it is truly worth": self.rule,
+            "KL: how far this answer was from the start's, in nats": self.start,
+        }
+        return [words for words, found in known.items() if found is not None]
+
     def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
         """What can be opened; else None, and a note why, or what the run has not read."""
         try:
@@ -211,7 +220,8 @@ def main(config: TalkConfig) -> None:
     """Answer prompts until there are no more."""
     with as_user_error(Path(config.model)):
         talk = Talk(config)
-    print(*talk.notes, "Type a prompt; Ctrl-C stops an answer, Ctrl-D ends.", sep="\n")
+    print(*talk.notes, *talk.legend(), sep="\n")
+    print("Type a prompt; Ctrl-C stops an answer, Ctrl-D ends.")
     width = min(shutil.get_terminal_size((80, 24)).columns, 100)
     while True:
         try:

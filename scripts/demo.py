@@ -1,8 +1,8 @@
 """The whole story on one laptop: pre-train a GPT-2, learn a reward model from noisy preferences,
 improve the policy with GRPO, and compare with what the same preferences give without RL.
 
-    python scripts/demo.py                    one pipeline, 3 to 12 minutes on two CPU cores
-    python scripts/demo.py --budget small     from a base model that is kept in the repository: 90 seconds
+    python scripts/demo.py                    one pipeline, 5 to 12 minutes on 2 CPU cores
+    python scripts/demo.py --budget small     from a base model kept in the repository: 1.5 to 4 minutes
     python scripts/demo.py --seeds 3          three whole pipelines, mean and spread
 
 Interrupted, the same command goes on where it was.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import math
 import re
 import sys
 import time
@@ -30,6 +31,7 @@ from typing import Any, Literal
 
 import saved_models
 import torch
+from playground import models_of, write_playground
 
 from data.collate import collate_responses
 from data.files.read import read_preferences
@@ -51,7 +53,7 @@ from harness.device import open_device
 from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
 from harness.flags import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
-from harness.paths import MODEL_FILE, REPORT, RUNS
+from harness.paths import MODEL_FILE, REPORT, REPOSITORY, RUNS
 from harness.run_folder import finish_run, open_stages, run_missing
 from report.page import running_mean, write_page
 from reward_model import reward_model_training
@@ -82,6 +84,7 @@ TOO_SMALL = (
     "and to compare algorithms or settings."
 )
 BEST_OF = 8
+Table = Mapping[str, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,37 @@ class Contestant:
 
 def heading(text: str) -> None:
     print(f"\n== {text} ==", flush=True)
+
+
+def said_of_pretraining(folder: Path) -> str:
+    """What the first stage has done, in a sentence."""
+    loss = pretraining.held_out_losses(read_jsonl(folder / "metrics.jsonl"))[-1]
+    return (
+        f"It writes reviews as the people of this world do, kind and rude ones alike: of new texts it "
+        f"finds the next token as hard to guess as one of {math.exp(loss):.1f}."
+    )
+
+
+def said_of_judge(folder: Path) -> str:
+    """What the reward model has learned, in a sentence."""
+    found = read_json(folder / "report.json")
+    return (
+        f"It now says which of two answers is better, and agrees with the true worth (gold) in "
+        f"{found['gold_accuracy']:.0%} of new pairs, though its teachers named the worse answer in "
+        f"{1 - found['label_ceiling']:.0%}. Guessing gets 50%."
+    )
+
+
+def said_of_grpo(folder: Path) -> str:
+    """What GRPO has changed, in a sentence."""
+    rows = [row for row in read_jsonl(folder / "metrics.jsonl") if "validation/gold" in row]
+    first, last = rows[0], rows[-1]
+    reward, gold = last["validation/reward"], last["validation/gold"]
+    return (
+        f"The policy was paid by the reward model alone: it scores {reward:.1f} standard deviations above "
+        f"the base model's answers. Gold, which nobody paid for, was {first['validation/gold']:.2f} at "
+        f"step {first['step']} and is {gold:.2f} now."
+    )
 
 
 def fine_tune(model: GPT, tokenizer: Tokenizer, pairs: Path, config: FinetuningConfig) -> None:
@@ -183,9 +217,9 @@ def numbers(rows: Sequence[Contestant]) -> dict[str, dict[str, float | None]]:
     return table
 
 
-def print_table(table: Mapping[str, Mapping[str, float | None]]) -> None:
+def print_table(table: Table) -> None:
     keys = ("gold", "gold_95", "win_rate", "reward", "kl", "response_length", "eos_rate")
-    columns = ("", "gold", "+- 95%", "win rate", "RM score", "KL (nats)", "length", "EOS")
+    columns = ("", "gold", "+- 95%", "beats base", "judge's score", "KL (nats)", "tokens", "ended")
     print(format_table(columns, [[name, *(row[k] for k in keys)] for name, row in table.items()]))
 
 
@@ -213,7 +247,7 @@ def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation)
     return {"pairs": len(prompts), "accuracy": float((better > worse).float().mean())}
 
 
-def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
+def plot(folder: Path, table: Table, path: Path) -> None:
     """Reward and gold against the step, gold against KL, and the comparison."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -267,6 +301,7 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
             pretraining.main,
             config_of(PretrainingConfig, out=base, **common),
         )
+        print(said_of_pretraining(base))
     marks.append(time.perf_counter())
 
     heading("2. a reward model from noisy preference pairs")
@@ -275,12 +310,14 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
         reward_model_training.main,
         config_of(RewardModelConfig, **settings),
     )
+    print(said_of_judge(judge))
     marks.append(time.perf_counter())
 
     heading("3. GRPO against the reward model")
     settings = common | small.get("grpo", {}) | {"model": str(base), "test_prompts": 0}
     settings |= {"reward_model": (str(judge),), "out": folder / "grpo"}
     run_missing(grpo_engine.main, config_of(GRPOConfig, **settings))
+    print(said_of_grpo(folder / "grpo"))
     marks.append(time.perf_counter())
 
     heading("4. the same preferences without RL: fine-tuning on the preferred answers")
@@ -292,10 +329,35 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
         model, tokenizer = load_gpt(base, open_device(config.device))
         fine_tune(model, tokenizer, pairs, FinetuningConfig(seed=seed))
         save_gpt(tuned, model, tokenizer)
+    print("It imitates the answers that won most comparisons: what the same data give without RL.")
     marks.append(time.perf_counter())
 
     stages = ("pre-training", "reward model", "GRPO", "fine-tuning")
     return {name: marks[i + 1] - marks[i] for i, name in enumerate(stages)}
+
+
+def said_of_comparison(test: Table, new_items: Table) -> str:
+    """The two tables in sentences."""
+    start, end = test["base model"]["gold"], test["GRPO"]["gold"]
+    best, new = test[f"best of {BEST_OF} by reward model"]["gold"], new_items["GRPO"]["gold"]
+    assert start is not None and end is not None and best is not None and new is not None
+    return (
+        f"\nAn answer of the base model is worth {start:.2f} of 1, one after GRPO {end:.2f}, and {new:.2f} "
+        f"on items that are new to it.\nWithout training the policy, the reward model's favourite of "
+        f"{BEST_OF} answers is worth {best:.2f}."
+    )
+
+
+def said_of_items(checks: Mapping[str, Mapping[str, Any]]) -> str:
+    """Whether the reward model reads what a review is about, in a sentence."""
+    test, new = checks["test"], checks["held_out_items"]
+    if not test["pairs"] or not new["pairs"]:
+        return "GRPO's answers name no right item, so nobody can say whether the reward model reads it."
+    return (
+        f"Does the reward model read what a review is about? It scores a copy about another item lower\n"
+        f"in {test['accuracy']:.0%} of {test['pairs']} answers, and in {new['accuracy']:.0%} of "
+        f"{new['pairs']} where the item is new to it (guessing: 50%)."
+    )
 
 
 def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
@@ -322,11 +384,8 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
         answers = each[-1].evaluation
         assert answers is not None
         checks[name] = item_accuracy(reward_model, tokenizer, answers)
-    print(
-        "\nGRPO's right items replaced by others: how often does the reward model score that lower?"
-    )
-    counts = [["test", *checks["test"].values()], ["new items", *checks["held_out_items"].values()]]
-    print(format_table(("", "answers", "noticed"), counts))
+    print(said_of_comparison(table, held_out))
+    print(said_of_items(checks))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
     comparison = Comparison(before, after, "gold reward", "GRPO")
@@ -358,15 +417,18 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     total = sum(seconds.values())
     write_json(folder / "results.json", results | {"seconds": seconds | {"total": total}})
     print(f"\n{total:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items()))
-    print(f"figure {display_path(folder / 'demo.png')}")
+    page = folder / "playground.html"
+    write_playground(page, REPOSITORY.as_uri(), models=models_of(folder))
+    print(f"figure  {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
     print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
+    print(f"play    {display_path(page)} (both models answer in your browser)")
     if config.budget == "small":
         print(TOO_SMALL)
     # After `make demo` .venv is not activated. display_path would follow its link to the system's.
     used, here = Path(sys.executable), Path.cwd()
     python = used.relative_to(here) if used.is_relative_to(here) else "python"
-    print(f"talk to it: {python} -m rl.talk {display_path(folder / 'grpo')}")
+    print(f"talk    {python} -m rl.talk {display_path(folder / 'grpo')}")
     return results | {"seconds": seconds | {"total": total}}
 
 

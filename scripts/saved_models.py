@@ -31,7 +31,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import display_path
+from harness.files import display_path, read_json
 from harness.safetensors_file import load_weights, save_weights
 from reward_model.scalar_head import RewardModel
 
@@ -122,17 +122,32 @@ def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> 
     return weights
 
 
-def keep(run: Path) -> None:
-    """Write the three files from a finished run of scripts/demo.py."""
-    model, about = load_weights(run / "pretraining", "gpt")
+def finished_demo(run: Path) -> dict[str, Any]:
+    """The results.json of a scripts/demo.py that has ended; else a UserError."""
+    if not (run / "results.json").exists():
+        raise UserError(f"{display_path(run)} is no finished demo: it holds no results.json")
+    return read_json(run / "results.json")
+
+
+def differences(
+    run: Path,
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """A demo's base in bfloat16, what training has changed in policy and judge, the judge's header."""
+    model, _ = load_weights(run / "pretraining", "gpt")
     rounded = {name: weight.to(torch.bfloat16) for name, weight in model.items()}
-    save_weights(FILES["base"], rounded, "gpt", about)
-    trained, about = load_weights(run / "grpo", "gpt")
-    save_weights(FILES["policy"], difference(rounded, trained), "gpt_difference", about)
+    trained, _ = load_weights(run / "grpo", "gpt")
     judge, about = load_weights(run / "reward_model", "reward_model")
     trunk = {f"gpt.{name}": weight for name, weight in rounded.items()}
-    stored = difference(trunk, judge)
-    save_weights(FILES["reward_model"], stored, "reward_model_difference", about)
+    return rounded, difference(rounded, trained), difference(trunk, judge), about
+
+
+def keep(run: Path) -> None:
+    """Write the three files from a finished run of scripts/demo.py."""
+    rounded, trained, judge, of_judge = differences(run)
+    abouts = [load_weights(run / name, "gpt")[1] for name in ("pretraining", "grpo")]
+    save_weights(FILES["base"], rounded, "gpt", abouts[0])
+    save_weights(FILES["policy"], trained, "gpt_difference", abouts[1])
+    save_weights(FILES["reward_model"], judge, "reward_model_difference", of_judge)
 
 
 @dataclass(frozen=True)
@@ -144,8 +159,7 @@ class KeepConfig:
 
 
 def main(config: KeepConfig) -> None:
-    if not (config.run / "results.json").exists():
-        raise UserError(f"{display_path(config.run)} is no finished demo: it holds no results.json")
+    finished_demo(config.run)
     keep(config.run)
     size = sum(path.stat().st_size for path in FILES.values())
     print(f"kept {len(FILES)} models in {display_path(FOLDER)}, {size / 1e6:.2f} MB")

@@ -3,7 +3,7 @@
     python scripts/write_tables.py
     python scripts/write_tables.py --demo runs/demo    keeps what the demos of several seeds ended at first
 
-It writes the tables of engines in README.md and rl/README.md, the tables of docs/measured.json and of the
+It writes the table of engines in rl/README.md, the tables of docs/measured.json and of the
 recordings of a real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where
 one of them is not what this would write.
 """
@@ -42,7 +42,7 @@ from studies.pages import (
     summary,
 )
 
-FIRST = (  # on the front page
+FIRST = (  # of the engines
     *("grpo", "ppo", "grpo_variants", "rloo", "reinforce_pp", "dpo"),
     *("on_policy_distillation", "kd_grpo"),
 )
@@ -142,16 +142,8 @@ def page_of_course(name: str, root: str) -> str:
 
 
 def front_page() -> str:
-    """README.md: the engines that readers come for, then the others; each paper is linked once."""
-    known, linked = {engine.name: (engine, box) for engine, box in boxes()}, set[str]()
-    first = [front_row(*known.pop(name), linked) for name in FIRST if name in known]
-    rest = [front_row(*pair, linked) for pair in known.values()]
-    for row in rest:
-        row[-1] = row[-1][1:3]  # the page's number alone: sixty links are enough
-    columns = ["engine", "what is new in it", "paper", "page"]
-    table = [*markdown(columns, first), "", f"<details><summary>{len(rest)} more engines</summary>"]
-    table += ["", *markdown(columns, rest), "", "</details>"]
-    return page_with("README.md", {"engines": table, "demo seeds": caption()})
+    """README.md: what the demo's seeds ended at."""
+    return page_with("README.md", {"demo seeds": caption()})
 
 
 def front_row(engine: Any, box: Any, linked: set[str]) -> list[str]:
@@ -161,24 +153,18 @@ def front_row(engine: Any, box: Any, linked: set[str]) -> list[str]:
         link = rf"[\g<0>](https://arxiv.org/abs/{number})"
         paper, found = re.subn(r"\w+ et al\. \d{4}", link, paper, count=1)
         linked |= {number} if found else set()
-    page = page_of_course(box.fields["notebook"], "")
-    return [f"[{engine.box}](rl/{engine.name}_engine.py)", box.fields["idea"], paper, page]
+    page = page_of_course(box.fields["notebook"], "../")
+    name = f"[{engine.box}]({engine.name}_engine.py)"
+    return [name, box.fields["idea"], box.fields["watch"], paper, page]
 
 
 def page_of_rl() -> str:
-    rows = [
-        [
-            f"[{engine.name}_engine.py]({engine.name}_engine.py)",
-            box.fields["watch"],
-            page_of_course(box.fields["notebook"], "../"),
-        ]
-        for engine, box in boxes()
-    ]
-    columns = ["engine", "what to watch", "page"]
+    """rl/README.md: the engines that readers come for, then the others; each paper is linked once."""
+    known, linked = {engine.name: (engine, box) for engine, box in boxes()}, set[str]()
+    order = [known.pop(name) for name in FIRST if name in known] + list(known.values())
+    columns = ["engine", "what is new in it", "what to watch", "paper", "page"]
+    rows = [front_row(*pair, linked) for pair in order]
     return page_with("rl/README.md", {"engines": markdown(columns, rows)})
-
-
-# --- flags -----------------------------------------------------------------------------
 
 
 # --- what was measured ----------------------------------------------------------------------------
@@ -230,7 +216,25 @@ def real_model() -> str:
     tables = {"real model": steered.table(found)}
     tables["reward models"] = preferences.table_of_judges(preferred)
     tables["preferences"] = preferences.table(preferred)
+    tables["real model, in short"] = part_of(
+        tables["real model"],
+        ("as published", "as published, best of 8", "GRPO", "LoRA"),
+        ("seeds", "trained constraints", "held-out", "KL, nats"),
+    )
+    tables["preferences, in short"] = part_of(
+        tables["preferences"],
+        ("as published", "DPO", "GRPO, cut-off answers unpriced", "the four commands"),
+        ("seeds", "preferred by the unseen judge", "ended", "polite words", "right"),
+    )
     return page_with("docs/real_model.md", tables)
+
+
+def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """These rows, by their first cell, and these columns beside it of a Markdown table."""
+    titles, _, *cells = ([cell.strip() for cell in line.strip("| ").split(" | ")] for line in table)
+    places = [0, *(titles.index(name) for name in columns)]
+    kept = [[line[place] for place in places] for line in cells if line[0] in rows]
+    return markdown([titles[place] for place in places], kept)
 
 
 def course() -> str:

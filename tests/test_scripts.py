@@ -29,6 +29,8 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
         monkeypatch.setattr(
             stage, "main", lambda config, stage=stage: asked.update({stage: config})
         )
+    for told in ("said_of_pretraining", "said_of_judge", "said_of_grpo"):
+        monkeypatch.setattr(demo, told, str)
     with pytest.raises(FileNotFoundError):  # the fourth stage finds no base model
         demo.train_stages(demo.DemoConfig(), 0, tmp_path)
     folders = dict.fromkeys(("out", "model", "test_prompts"))

@@ -6,6 +6,7 @@ returned for it, and holds them to 1e-6 in float64.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
@@ -13,6 +14,8 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import boxes
@@ -21,11 +24,19 @@ import pytest
 import torch
 from boxes import ROOT
 from course import explorables
+from safetensors.torch import save
 from torch import Tensor
+from toys import GLASSBOX, glassbox_gpt, randomized, saved_gpt
 
 from conformance.formulas import dppo
+from data.collate import collate_responses
 from data.worlds import reviews
+from gpt.checkpoint import load_gpt
+from gpt.log_probs import token_log_probs
+from harness.files import write_json
+from harness.paths import MODEL_FILE
 from reward_model.loss import bradley_terry_loss
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages
 from rl.equations.kl import k3
 from rl.equations.losses import (
@@ -109,6 +120,43 @@ def test_gold_in_the_page_is_gold_in_python() -> None:
         *content, care = found["reasons"]
         assert sum(row[0] for row in content) * care[0] == pytest.approx(parts.reward, abs=1e-9)
         assert all(words for *_, words in found["reasons"])
+
+
+def test_the_page_of_a_demo_answers_with_its_own_models(tmp_path: Path) -> None:
+    """Policy and judge of the run, not the course's: what training changed is kept to 8 bits."""
+    for name, seed in (("pretraining", 0), ("grpo", 1)):
+        saved_gpt(tmp_path / name, seed)
+    judge = RewardModel(glassbox_gpt(2), "last_token")
+    randomized(judge.head)
+    save_reward_model(tmp_path / "reward_model" / MODEL_FILE, judge, GLASSBOX)
+    numbers = {name: {"gold": 0.5, "reward": 1.0} for name in ("GRPO", "base model")}
+    results = {"test": numbers, "prompts": {"test": 2}, "samples": [{"prompt": "Hi.\n"}]}
+    write_json(tmp_path / "results.json", results)
+    found = playground.models_of(tmp_path)
+    asked, answer = GLASSBOX.encode("Review the lamp.\n"), GLASSBOX.encode("Hi Kate! It is nice.")
+    files = {
+        "base": save(found.base.state_dict()),
+        "policy": found.policies[0][1],
+        "judge": found.judge,
+    }
+    coded = {name: base64.b64encode(file).decode("ascii") for name, file in files.items()}
+    code = (playground.PARTS / "gpt2.js").read_text("utf-8") + (
+        f"const files = {json.dumps(coded)}, config = {json.dumps(asdict(found.base.config))};"
+        f"const [asked, answer] = {json.dumps([asked, answer])};"
+        "const tensors = (name) => readSafetensors("
+        "Uint8Array.from(Buffer.from(files[name], 'base64')).buffer);"
+        "const base = tensors('base');"
+        "const judge = new RewardModel(descendant(base, tensors('judge'), 'gpt.'), config, 'last_token');"
+        "say([[...new GPT(descendant(base, tensors('policy')), config).score(asked, answer)],"
+        "judge.score(asked, answer)]);"
+    )
+    scores, reward = in_node(code)
+    policy, _ = load_gpt(tmp_path / "grpo")
+    batch = collate_responses([asked], [answer], GLASSBOX.eos_id)
+    wanted = token_log_probs(policy, batch)[0].tolist()
+    assert scores == pytest.approx(wanted, abs=0.02)
+    assert scores != pytest.approx(token_log_probs(found.base, batch)[0].tolist(), abs=0.02)
+    assert reward == pytest.approx(judge(batch).item(), abs=0.02)
 
 
 State = dict[str, Any]

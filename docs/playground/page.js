@@ -160,6 +160,7 @@ function showExample(example) {
 }
 
 at("policy").max = about.policies.length - 1;
+if (about.policies.length === 1) for (const part of document.querySelectorAll("#policy, .ends")) part.style.display = "none";
 at("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   answerBoth();

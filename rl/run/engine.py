@@ -148,7 +148,8 @@ def open_work(engine: Engine, config: RunFlags, device: torch.device) -> tuple[R
     start, parts = models_of_run(engine, config, task)
     if engine.steps_of is not None:
         config = replace(config, steps=engine.steps_of(config, **parts))
-    config = replace(config, warmup_steps=warm_up(config.warmup_steps, config.steps))
+    if not config.resume:  # a run that goes on has the warm-up that it began with
+        config = replace(config, warmup_steps=warm_up(config.warmup_steps, config.steps))
     return config, Work(task, start, parts)
 
 
