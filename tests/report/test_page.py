@@ -175,7 +175,8 @@ def test_phases_and_results_by_hand() -> None:
     assert phases_of(run) == [("update", 7.0, 3.5, 0.875), ("rollout", 1.0, 0.5, 0.125)]
     assert results_of(run) == {
         "models": ["before", "after", "of the run"],
-        "rows": [("gold", [0.1, 0.4, None]), ("KL (nats)", [None, 2.0, None]), ("beats the start in", [None, None, 0.8])],
+        "rows": [("gold", [0.1, 0.4, None]), ("KL (nats)", [None, 2.0, None]),
+                 ("beats the start in", [None, None, 0.8])],
     }  # fmt: skip
     said = summary_of(run)
     assert "0.10 → 0.40" in said and "2.0 nats" in said and summary_of(Run(rows)) == ""
