@@ -108,8 +108,10 @@ def test_a_limit_per_token_undoes_the_update_that_leaves_it(name):
     key = "kl_from_start" if own else "kl"
     far = [row[key] / row["response_length"] for row in free]
     assert own or [row["kl_per_token"] for row in free] == pytest.approx(far)
-    outside = next(i for i in range(4, STEPS) if far[i] > 1.05 * max(far[:i]))
-    limit, policy, shorter = (max(far[:outside]) + far[outside]) / 2, small_gpt(), small_gpt()
+    near = [row["kl_per_token"] for row in free] if own else [0.0]
+    outside = next(i for i in range(4, STEPS) if far[i] > 1.05 * max(*far[:i], *near))
+    policy, shorter = small_gpt(), small_gpt()
+    limit = (max(*far[:outside], *near) + far[outside]) / 2
     rows = engine.run(policy, stop_kl_per_token=limit, **options)
     assert rows[-1].pop("kept_step") == outside - 1 and len(rows) == outside + 1
     engine.run(shorter, stop_kl=1e9, **options | dict(steps=outside - 1))
