@@ -29,10 +29,11 @@ from harness.flags import SMALL, renamed
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import read_header
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE, ADAPTER_FILE = "config.json", "adapter_config.json"  # the second is peft's
+EXPORTED = "glassbox_rlhf"  # in a config.json: what we say of a reward model that we wrote
 FILES = (
-    CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja", "adapter_config.json",
+    CONFIG_FILE, "*.safetensors*", "pytorch_model*.bin*", "tokenizer*.json", "vocab.json", "merges.txt",
+    "added_tokens.json", "generation_config.json", "chat_template.jinja", ADAPTER_FILE,
 )  # fmt: skip
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
 
@@ -51,15 +52,22 @@ class ModelFolder:
     about: Mapping[str, Any] = field(repr=False)  # the header of ours, or config.json
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)  # tokenizer_config.json
     chat_arguments: tuple[str, ...] = ()  # NAME=VALUE, set in the template
+    base: ModelFolder | None = None  # of an adapter: the model that it is merged into
 
     @staticmethod
     def open(name: str | Path) -> ModelFolder:
         """What `name` stands for. UserError where there is no model, or one that is not supported."""
         folder = place_of(name)
         files = sorted(path for pattern in FILES for path in folder.glob(pattern))
-        found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
+        if base_of(folder) is not None:
+            from gpt import adapters  # which few runs need
+
+            found = adapters.opened(str(name), folder)
+        else:
+            found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
         for path in files:
-            if found.run is None and path.suffix != ".safetensors":
+            ours = found.run is not None and not found.base
+            if not ours and path.suffix not in (".safetensors", ".bin"):
                 record_input(path)
         return found
 
@@ -78,26 +86,42 @@ class ModelFolder:
     @property
     def name(self) -> str | None:
         """The published weights that it comes from, also through other runs; None for none."""
+        if self.base is not None:
+            return self.base.name
         if self.run is None:
             return hub_name(self.origin) or self.folder.resolve().name
         return published_start(self.run)
+
+    @property
+    def ours(self) -> Mapping[str, Any]:
+        """What an exported folder says of a reward model of ours; nothing of others."""
+        return self.about.get(EXPORTED) or {}
 
     def model(self, device: torch.device | str = "cpu") -> GPT:
         """The model, in eval mode, float32. UserError for a reward model, and for damaged weights."""
         if self.kind != "gpt":
             raise UserError(
-                f"{self.origin} is a reward model, which writes no answers: name a policy"
+                f"{self.origin} is a reward model, which writes no answers: name a policy as --model, and "
+                "this one as --reward-model"
             )
-        if self.run is not None:
+        if self.base is not None:
+            from gpt import adapters
+
+            model = adapters.merged(self.base, self.folder, self.origin)
+        elif self.run is not None:
             model = load_shaped(self.folder / MODEL_FILE, self.shape)
         else:
-            from gpt import huggingface  # which few runs need
+            from gpt import huggingface
 
-            model = huggingface.load_hf(self.folder, self.shape)
-        tables = (self.folder / name for name in ("tokenizer.json", "vocab.json"))
-        if self.run is not None or any(path.is_file() for path in tables):
+            model = huggingface.load_hf(self.folder, self.shape, self.about)
+        if self.run is not None or self.has_tokenizer:
             model.n_text = self.tokenizer().n_vocab
         return model.to(device)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the files of a published tokenizer are here."""
+        return any((self.folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the model reads and writes."""
@@ -121,7 +145,9 @@ class ModelFolder:
             template = with_arguments(form["chat_template"], self.chat_arguments)
             about["tokenizer_form"] = form | {"chat_template": template}
             return checked_tokenizer(about, self.folder / MODEL_FILE)
-        if self.run is not None:
+        if self.base is not None and not self.has_tokenizer:
+            return self.base.tokenizer()
+        if self.base is None and self.run is not None:
             return checked_tokenizer(self.about, self.folder / MODEL_FILE)
         from gpt import huggingface
 
@@ -150,9 +176,9 @@ def _opened(origin: str, folder: Path, state: tuple[Any, ...]) -> ModelFolder:
         if "model_type" in config:
             from gpt import huggingface
 
-            shape, weights, template, settings = huggingface.described(folder, config)
+            kind, shape, weights, template, settings = huggingface.described(folder, config)
             return ModelFolder(
-                origin, folder, "gpt", shape, weights, template, None, config, settings
+                origin, folder, kind, shape, weights, template, None, config, settings
             )
         return _own(origin, folder, renamed(config))
 
@@ -213,20 +239,34 @@ def hub_name(name: str) -> str | None:
     return repo and repo.partition("/")[2]
 
 
-def published_start(flags: Mapping[str, Any]) -> str | None:
-    """The name of the published weights that a run's flags start from, through other runs."""
+def base_of(folder: Path) -> str | None:
+    """What an adapter's folder says that it is for; None for any other folder."""
+    weights = (folder / name for name in (MODEL_FILE, f"{MODEL_FILE}.index.json"))
+    if not (folder / ADAPTER_FILE).is_file() or any(path.exists() for path in weights):
+        return None
+    named = str(read_object(folder / ADAPTER_FILE).get("base_model_name_or_path") or "")
+    return str(folder / named) if named and (folder / named).is_dir() else named
+
+
+def first_model(flags: Mapping[str, Any]) -> str | None:
+    """The published weights that a run's flags start from, through other runs, as they are named."""
     for _ in range(99):  # runs that name each other have no first one
-        named = flags.get("model")
-        if not named:
-            return None
-        if found := hub_name(named):
-            return found
+        named: str | None = flags.get("model")
+        if not named or hub_repo(named):
+            return named
         folder, flags = folder_of_run(expanded(Path(named))), {}
         with suppress(OSError, UserError):
-            flags = renamed(read_object(folder / CONFIG_FILE))
+            flags = {"model": base_of(folder)}
+            flags = flags if flags["model"] else renamed(read_object(folder / CONFIG_FILE))
         if "model_type" in flags:
-            return folder.resolve().name
+            return named
     return None
+
+
+def published_start(flags: Mapping[str, Any]) -> str | None:
+    """The name of these weights."""
+    named = first_model(flags)
+    return named and (hub_name(named) or folder_of_run(expanded(Path(named))).resolve().name)
 
 
 def name_of(model: str | None) -> str | None:

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from data.sources import default_folder, is_world
-from gpt.recipes import run_with_recipe
+from gpt.memory import warn_of_memory
+from gpt.recipes import ModelFlags, run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
@@ -29,6 +30,7 @@ from harness.run_folder import (
     as_begun,
     finish_run,
     open_run,
+    record_choice,
     record_steps,
     split_as_before,
     training_steps,
@@ -79,6 +81,8 @@ class Stage:
 def run_stage(stage: Stage, config: Any) -> Path:
     """Open, plan, train and keep, in a run folder that can be resumed."""
     device = open_device(config.device, config.precision)
+    if isinstance(config, ModelFlags):
+        warn_of_memory(config, device)
     folder = config.out or default_folder(stage.name, config.data, config.model_name)
     if config.resume and not is_world(config.data):
         split_as_before(folder)
@@ -91,6 +95,8 @@ def run_stage(stage: Stage, config: Any) -> Path:
     plan = stage.plan(config, work, folder, done)
     if config.minutes and not config.resume:
         config, plan = in_time(stage, config, work, folder, plan, begin)
+    if getattr(config, "steps", None) is None:
+        record_steps(folder, plan.steps)
     log = MetricLog(
         plan.steps, path=folder / "metrics.jsonl", every=plan.every, show=plan.show, start=done,
         title=plan.title or stage.name, extra_steps=plan.extra_steps, last_steps=plan.last_steps,
@@ -155,7 +161,7 @@ def in_time(
         f"--minutes {config.minutes:g}: {steps:,} of {plan.steps:,} steps fit, of {log.usual():.2g} s"
     )
     config = replace(config, steps=steps, warmup_steps=warm_up(config.warmup_steps, steps))
-    record_steps(folder, config)
+    record_choice(folder, config)
     return config, replace(plan, steps=steps, extra_steps=plan.extra_steps * steps / plan.steps)
 
 

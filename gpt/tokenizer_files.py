@@ -203,6 +203,15 @@ def form_of_ranks(
     return hub_form(vocabulary, merges, specials, added, pieces, ignore_merges=True)
 
 
+def form_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The tokenizer.json of any tokenizer."""
+    if isinstance(tokenizer, Published):
+        found: dict[str, Any] = json.loads(tokenizer.source)
+        return found
+    encoding = tokenizer.encoding
+    return form_of_ranks(encoding._mergeable_ranks, encoding._pat_str, encoding._special_tokens)
+
+
 def write_tokenizer(
     folder: Path, tokenizer: Tokenizer, context: int, padding_side: str = "left"
 ) -> None:
@@ -221,9 +230,7 @@ def write_tokenizer(
     if isinstance(tokenizer, Published):
         write_text(path, tokenizer.source)
     else:
-        encoding = tokenizer.encoding
-        ranks, specials = encoding._mergeable_ranks, encoding._special_tokens
-        write_json(path, form_of_ranks(ranks, encoding._pat_str, specials))
+        write_json(path, form_of(tokenizer))
         settings[OURS] = tokenizer.about | {"file": sha256_of(path)}
     if tokenizer.chat is not None:
         called = tokenizer.chat.tokens

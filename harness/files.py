@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -235,7 +236,9 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+ODD = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, re.error,
+)  # fmt: skip
 
 
 @contextmanager

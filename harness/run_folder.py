@@ -93,6 +93,17 @@ def saved_run() -> Path | None:
     return folder if folder and (folder / STATE_FILE).exists() else None
 
 
+def record_steps(folder: Path, steps: int) -> None:
+    """Write the number of steps that follows from other flags beside what the run is made with."""
+
+    def write() -> None:
+        started = read_object(folder / CONFIG_FILE)
+        made = started[MADE_WITH] | {"steps": steps}
+        write_json(folder / CONFIG_FILE, started | {MADE_WITH: made})
+
+    on_main(write)
+
+
 def split_as_before(folder: Path) -> None:
     """Let a run that goes on in the folder split files as it did; one that does not say how, by rule 1."""
     path = folder / CONFIG_FILE
@@ -334,7 +345,7 @@ def as_begun(folder: Path, config: Any) -> Any:
     return dataclasses.replace(config, **chosen)
 
 
-def record_steps(folder: Path, config: Any) -> None:
+def record_choice(folder: Path, config: Any) -> None:
     """Write down the steps, and their warm-up, of a run that was opened without knowing them."""
     path, now = folder / CONFIG_FILE, dict(steps=config.steps, warmup_steps=config.warmup_steps)
     on_main(lambda: write_json(path, read_object(path) | now))
@@ -353,6 +364,8 @@ def _check_same_run(
         free.remove("steps")
     for name in dict.fromkeys([*started, *now]):
         was = started.get(name, defaults.get(name))
+        if (name, was) == ("steps", None) != (name, now.get(name)):  # what its start has printed
+            was = (started.get(MADE_WITH) or {}).get(name)
         if name in free or (name not in now and not was) or _same(was, now.get(name)):
             continue
         revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"

@@ -1,27 +1,35 @@
-"""A run's model as a folder that transformers opens: weights, tokenizer, settings, a model card.
+"""A run's model for other programs: a folder for transformers, an adapter for peft, a file for llama.cpp.
 
-    python -m rl.export runs/grpo-reviews-tiny --hf exported
+    python -m rl.export runs/grpo-reviews-tiny --hf exported    policies and reward models alike
+    python -m rl.export runs/mine --adapter exported            what a run with --lora-rank has trained
+    python -m rl.export runs/mine --gguf mine.gguf
 
-Policies and reward models alike, without a network; an adapter is merged.
+Nothing is asked of a network. Folders have a model card; but for --adapter an adapter is merged.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
 from torch import Tensor
 
-from data.sources import file_source, is_world
-from gpt.folder import ModelFolder, place_of
+from data.sources import default_folder, file_source, is_world
+from gpt.adapters import save_adapter
+from gpt.folder import ModelFolder, first_model, hub_repo, place_of
+from gpt.generate import temperature_of_use
+from gpt.gguf_file import save_gguf
 from gpt.huggingface import model_type, save_hf, special_ids
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from gpt.tokenizer_files import with_pad
+from gpt.tokenizer_files import with_pad, write_tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import (
@@ -41,9 +49,15 @@ class ExportConfig:
     """A run."""
     hf: Path | None = None
     """A new folder for the model, in Hugging Face's layout; default: the run's name and -hf."""
+    adapter: Path | None = None
+    """A new folder for the adapter alone of a run with --lora-rank, in peft's layout."""
+    gguf: Path | None = None
+    """A new file for llama.cpp."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """How --hf and --gguf store weights: bfloat16 halves the files and rounds."""
 
 
-def export_hub(name: str, target: Path) -> str:
+def export_hub(name: str, target: Path, dtype: torch.dtype = torch.float32) -> str:
     """Write the model of a run into a new folder; returns how transformers opens it.
 
     UserError without a model, for a folder that is not empty, and for a reward model that takes the mean
@@ -51,7 +65,7 @@ def export_hub(name: str, target: Path) -> str:
     """
     found = ModelFolder.open(name)
     if found.run is None:
-        raise UserError(f"{name} is in Hugging Face's layout already: name a run")
+        raise UserError(f"{name} is in a published layout already: name a run")
     run, flags, kind = found.folder, found.run, found.kind
     data, offset = str(flags.get("data") or ""), 0.0
     if kind == "reward_model":
@@ -59,18 +73,51 @@ def export_hub(name: str, target: Path) -> str:
         if reward_model.pooling != "last_token":
             raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
+        own = tokenizer.fingerprint  # the policy's too, which has no token more for padding
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
         tokenizer = with_form_of(data, tokenizer)
-        save_hf(model, target, tokenizer, score)
+        about = {"offset": offset, "std": float(reward_model.std), "tokenizer": own}
+        save_hf(model, target, tokenizer, score, dtype, about)
     else:
         model, tokenizer = found.model(), found.tokenizer()
         tokenizer = with_form_of(data, tokenizer)
         target, opens = new_folder(target), "AutoModelForCausalLM"
-        save_hf(model, target, tokenizer)
+        save_hf(model, target, tokenizer, dtype=dtype)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
-    card = model_card(run.resolve().name, flags, model, tokenizer, opens, offset)
-    write_text(target / "README.md", card)
+    write_card(target, found, model, tokenizer, offset)
     return f"transformers.{opens}.from_pretrained({display_path(target)!r})"
+
+
+def export_adapter(name: str, target: Path) -> str:
+    """Write the adapter of a run with --lora-rank for peft; returns how that opens it, else UserError."""
+    found = ModelFolder.open(name)
+    flags, model, tokenizer = found.run or {}, found.model(), found.tokenizer()
+    if not flags.get("lora_rank"):
+        raise UserError(
+            f"{name} has no adapter: name a run with --lora-rank, or export it with --hf"
+        )
+    tokenizer, start = with_form_of(str(flags.get("data") or ""), tokenizer), flags.get("model")
+    start = start or default_folder("pretraining", str(flags["data"]), str(flags["preset"]))
+    base = ModelFolder.open(start)
+    if base.base is not None:
+        raise UserError(f"{name} started from the adapter {start}, not a base: export it with --hf")
+    target = new_folder(target)
+    over = save_adapter(model, base, flags["lora_rank"], target, name)
+    write_tokenizer(target, tokenizer, model.config.context)
+    write_card(target, found, model, tokenizer, over=over)
+    if base.run is not None:
+        print(f"peft opens the base {start} once it is exported, too: python -m rl.export {start}")
+    return f"peft.PeftModel.from_pretrained(base, {display_path(target)!r})"
+
+
+def export_gguf(name: str, target: Path, dtype: torch.dtype) -> str:
+    """Write a model for llama.cpp; returns how that opens it. UserError for a file that is there."""
+    found, target = ModelFolder.open(name), expanded(target)
+    if target.exists():
+        raise UserError(f"{display_path(target)} is there already: name a new file")
+    tokenizer = with_form_of(str((found.run or {}).get("data") or ""), found.tokenizer())
+    save_gguf(target, found.model(), tokenizer, found.folder.resolve().name, dtype)
+    return f"llama-cli -m {display_path(target)}"
 
 
 def with_form_of(data: str, tokenizer: Tokenizer) -> Tokenizer:
@@ -123,43 +170,69 @@ def as_classifier(
 
 
 def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Sampling as in the run, without the cut to the 50 likeliest tokens that used to be a default."""
-    sampling = {"do_sample": True, "temperature": flags.get("temperature", 1.0)}
+    """Sampling for people to read, without the cut to the 50 likeliest tokens that used to be a default."""
+    tau = temperature_of_use(tokenizer.chat is not None, flags.get("temperature", 1.0))
+    sampling = {"do_sample": True, "temperature": tau}
     sampling |= {"top_k": 0, "top_p": 1.0, "max_new_tokens": flags.get("max_new_tokens", 48)}
     return special_ids(tokenizer) | sampling
 
 
+PROMPT = """prompt = "Once upon a time"  # put one in the form of its training here
+"""
 CHAT = """# A question in the form of its training.
+question = "What is a rainbow?"
 prompt = tokenizer.apply_chat_template(
     [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
 )
 """
-USES = {
-    "AutoModelForCausalLM": """inputs = tokenizer(promptBARE, return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs)[0]))""",
-    "AutoModelForSequenceClassification": """# Prompt and answer are encoded apart, the end of text last.
+WRITES = """inputs = tokenizer(promptBARE, return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs)[0]))"""
+SCORES = """# Prompt and answer are encoded apart, the end of text last.
+answer = "It is light in drops of rain."
 ids = tokenizer(promptBARE)["input_ids"]
 ids += tokenizer(answer, add_special_tokens=False)["input_ids"] + [END]
-print(model(torch.tensor([ids])).logits[0, 0]OFFSET)  # the normalised reward""",
-}
+print(model(torch.tensor([ids])).logits[0, 0]OFFSET)  # the normalised reward"""
+UNKNOWN = "The licence of the model that it started from is not known here: look it up."
 
 
-def model_card(
-    name: str, flags: Mapping[str, Any], model: GPT, tokenizer: Tokenizer, opens: str, offset: float
-) -> str:
-    """What the model is, where it comes from and how it is used."""
-    use = USES[opens].replace("END", str(tokenizer.eos_id))
-    use = CHAT * (tokenizer.chat is not None) + use  # which writes what begins a text
-    use = use.replace("BARE", ", add_special_tokens=False" if tokenizer.chat else "")
+def write_card(
+    target: Path,
+    run: ModelFolder,
+    model: GPT,
+    tokenizer: Tokenizer,
+    offset: float = 0.0,
+    over: str = "",
+) -> None:
+    """README.md: what the model is, where it comes from, its licence, and lines of Python that use it.
+
+    `over` is the base of an adapter, `offset` what is to be added to a reward model's score.
+    """
+    flags, kind, shape = run.run or {}, model_type(model.config), model.config
+    chat, scores, first = tokenizer.chat is not None, run.kind == "reward_model", first_model(flags)
+    use = (CHAT if chat else PROMPT) + (SCORES if scores else WRITES)
+    use = use.replace("END", str(tokenizer.eos_id))
+    use = use.replace(
+        "BARE", ", add_special_tokens=False" if chat else ""
+    )  # the template writes these
     use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
-    kind, shape = model_type(model.config), model.config
-    template = "its first model's" if tokenizer.chat else "none, it was not trained on one"
-    return f"""---
-library_name: transformers
-tags: [{kind}, rlhf, glassbox-rlhf]
+    opens = "AutoModelForSequenceClassification" if scores else "AutoModelForCausalLM"
+    opened = f"{opens}.from_pretrained({over or '.'!r})"
+    about = [f"library_name: {'peft' if over else 'transformers'}"]
+    about += [f"pipeline_tag: text-{'classification' if scores else 'generation'}"]
+    if base := hub_repo(over or first or ""):
+        about += [f"base_model: {base}"]
+    if data := re.match(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)", str(flags.get("data"))):
+        about += [f"datasets: [{data[1]}]"]
+    about += (known := licence_of(first, target)) + [f"tags: [{kind}, rlhf, glassbox-rlhf]"]
+    head, template = (
+        "\n".join(about),
+        "its first model's" if chat else "none, it was not trained on one",
+    )
+    card = f"""---
+{head}
 ---
 
-# {name}
+# {run.folder.resolve().name}
 
 A {kind}: {shape.n_layer} layers of width {shape.n_embd}, {shape.context} positions,
 {shape.vocab_size:,} tokens (tokenizer {tokenizer.name!r}). Glassbox RLHF trained it
@@ -167,25 +240,52 @@ with `{flags.get("script", "a script of its own")}` on `{flags.get("data") or "d
 
 ```python
 import torch
+{"from peft import PeftModel" * bool(over)}
 from transformers import {opens}, AutoTokenizer
 
-folder = "."  # this folder
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = {opens}.from_pretrained(folder).eval()
+tokenizer = AutoTokenizer.from_pretrained(".")  # this folder
+model = {f"PeftModel.from_pretrained({opened}, '.')" if over else opened}.eval()
 {use}
 ```
 
 Chat template: {template}.
 Special tokens inside of a text are read as special by transformers, and spelled out in training.
 The model is made for study, and nothing was done to make its answers safe or true.
+{UNKNOWN if first and not known else ""}
 """
+    write_text(
+        target / "README.md", card.replace("import torch\n\n", "import torch\n").rstrip() + "\n"
+    )
+
+
+def licence_of(named: str | None, target: Path) -> list[str]:
+    """What the first model's card says of its licence, else that it has a LICENSE; that is copied."""
+    found: list[str] = []
+    if named is None:
+        return found
+    with suppress(OSError, UserError):
+        folder = place_of(named)
+        files = [Path(shutil.copy(path, target)).name for path in sorted(folder.glob("LICENSE*"))]
+        if files:
+            found = ["license: other", f"license_name: {files[0]}", f"license_link: {files[0]}"]
+        head = re.match(r"---\n(.*?\n)---\n", (folder / "README.md").read_text("utf-8"), re.DOTALL)
+        found = re.findall(r"^license(?:_name|_link)?: .+", head[1] if head else "", re.M) or found
+    return found
 
 
 def main(config: ExportConfig) -> None:
     """Write the run's model, and say how it is opened."""
-    folder = place_of(config.model)
-    target = config.hf or folder.with_name(f"{folder.resolve().name}-hf")
-    print(f"open it with\n    {export_hub(config.model, target)}")
+    folder, dtype = place_of(config.model), getattr(torch, config.dtype)
+    used = []
+    if config.adapter is not None:
+        used.append(export_adapter(config.model, config.adapter))
+    if config.gguf is not None:
+        used.append(export_gguf(config.model, config.gguf, dtype))
+    if config.hf is not None or not used:
+        target = config.hf or folder.with_name(f"{folder.resolve().name}-hf")
+        used.append(export_hub(config.model, target, dtype))
+    for line in used:
+        print(f"open it with\n    {line}")
 
 
 if __name__ == "__main__":

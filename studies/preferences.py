@@ -51,6 +51,7 @@ from harness.flags import AtLeastOne
 from harness.paths import FINISHED_STATE, MODEL_FILE, RUNS, STATE_FILE
 from harness.seeds import make_generator
 from harness.tensors import masked_sum
+from report.style import COLOURS, SERIES, styled
 from reward_model.accuracy_report import preference_report, score_pairs, wilson_interval
 from reward_model.pairs import encode_pairs
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -558,50 +559,45 @@ def table_of_judges(found: Mapping[str, Any]) -> list[str]:
 
 
 def picture(found: Mapping[str, Any], path: Path) -> None:
-    """The judge against the KL for every engine, the unpriced run's judges, and the learning curve."""
+    """What goes along with the judge's verdict over all policies, and the run that exploits its payer."""
     from matplotlib.figure import Figure
 
     policies = by_policy(found)
     unpriced = policies.get(UNPRICED, [])
-    figure = Figure(figsize=(14 if unpriced else 10, 4.2), layout="constrained")
-    engines, *partings, curve = figure.subplots(1, 3 if unpriced else 2)
-    for number, name in enumerate(name for name in policies if name not in (START, BEST)):
-        style: dict[str, Any] = dict(color=f"C{number % 10}", linestyle="--" if number > 9 else "-")
-        for seed, points in enumerate(policies[name]):
-            kl, preferred = ([p[key] for p in points] for key in ("kl", "preferred"))
-            label = name if seed == 0 else None
-            engines.plot(
-                [0, *kl], [0.5, *preferred], marker="o", markersize=3, label=label, **style
-            )
-    for (best,) in policies.get(BEST, []):
-        engines.plot(best["kl"], best["preferred"], "kx", label=BEST)
-    engines.axhline(0.5, color="grey", linewidth=0.5)
-    title = "Preferred to the start by the unseen judge"
-    engines.set(
-        xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.85)
-    )
-    engines.legend(fontsize=7, frameon=False, loc="lower left", ncols=2, handlelength=3)
-    labels = dict(preferred_by_proxy="preferred by the reward model of training")
-    labels |= dict(preferred="preferred by the unseen judge", right="right")
-    for points, parting in zip(unpriced, partings, strict=False):  # one seed
-        for key, label in labels.items():
-            xs, ys = ([p[name] for p in points] for name in ("steps", key))
-            parting.plot(xs, ys, marker="o", label=label)
-        parting.legend(fontsize=8, frameon=False)
-        parting.set(xlabel="step", title=UNPRICED, ylim=(0, 1))
-    for pooling in ("mean_score", "last_token"):
-        rows = [row for row in found["reward models"].values() if row["pooling"] == pooling]
-        low, high = ([abs(r["accuracy"] - r["accuracy_interval"][i]) for r in rows] for i in (0, 1))
-        counts, right = ([row[key] for row in rows] for key in ("train_pairs", "accuracy"))
-        if rows:
-            curve.errorbar(counts, right, [low, high], fmt="o", label=pooling)
-            curve.axhline(rows[0]["length_accuracy"], color="grey", linestyle="--", linewidth=0.8)
-    title = "Held-out pairs ordered right (dashed: longer wins)"
-    curve.set(xscale="log", xlabel="training pairs", ylabel="accuracy", title=title)
-    curve.set_xticks([*CURVE, 800], [*map(str, CURVE), "800"])
-    curve.set_xticks([], minor=True)
-    curve.legend(fontsize=8, frameon=False, loc="center right")
-    figure.savefig(path, dpi=150)
+    with styled():
+        figure = Figure(figsize=(10, 4.2) if unpriced else (5, 4.2))
+        ends, *partings = figure.subplots(1, 2 if unpriced else 1, squeeze=False)[0]
+        draw_ends(ends, policies)
+        for points, parting in zip(unpriced, partings, strict=False):  # one seed
+            for key, label, colour in (
+                ("preferred_by_proxy", "by the reward model that pays", COLOURS["proxy"]),
+                ("preferred", "by the unseen judge", SERIES[1]),
+            ):
+                xs, ys = ([p[name] for p in points] for name in ("steps", key))
+                parting.plot([0, *xs], [0.5, *ys], marker="o", label=label, color=colour)
+            parting.legend(title="preferred to the start", loc="lower left")
+            parting.set(xlabel="step", ylabel="share of answers", ylim=(0, 1))
+            parting.set_title("Without a price on cut-offs the judge turns away")
+        figure.savefig(path, dpi=150)
+
+
+def draw_ends(axis: Any, policies: Mapping[str, list[list[dict[str, Any]]]]) -> None:
+    """A point for each trained policy: does the judge like it, and do its answers end?"""
+    named = {"the four commands": "policy", UNPRICED: "bad", "DPO": "exact", START: "reference"}
+    for name, runs in policies.items():
+        if name == BEST:
+            continue
+        colour = COLOURS[named[name]] if name in named else SERIES[2]
+        points = [points[-1] for points in runs]
+        shown = name if name in named else None
+        xs, ys = ([point[key] for point in points] for key in ("ended", "preferred"))
+        axis.plot(xs, ys, "o", color=colour, label=shown, markersize=8)
+    axis.plot([], [], "o", color=SERIES[2], label="other engines")
+    axis.axhline(0.5, color="black", linewidth=1, linestyle=":")
+    axis.set(xlabel="share of its answers that end", ylabel="preferred by the unseen judge")
+    axis.set(xlim=(-0.03, 1.03), ylim=(0.2, 0.85))
+    axis.set_title("The judge prefers policies whose answers end")
+    axis.legend(loc="upper left")
 
 
 def main(config: PreferencesConfig) -> None:

@@ -23,25 +23,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from course import explorables
+from report.style import COLOURS, RC, SERIES
 
 FOLDER = Path(__file__).resolve().parents[1]
 REPOSITORY = FOLDER.parent
 
-# The eight colours of Okabe and Ito, then three of Paul Tol's muted scheme. Both sets are chosen so
-# that every common kind of colour blindness can tell them apart.
-COLOURS: dict[str, str] = {
-    "policy": "#0072B2",  # what is trained; a student, too
-    "reference": "#7F7F7F",  # the frozen copy; the model before training
-    "proxy": "#E69F00",  # the learned reward: a reward model's score
-    "gold": "#009E73",  # the reward that is meant; what is good
-    "critic": "#CC79A7",  # values, returns, TD errors
-    "teacher": "#56B4E9",
-    "exact": "#000000",  # the true number: enumerated, or a bound
-    "bad": "#D55E00",  # a trap, a planted bug, what should not happen
-    "k1": "#882255",
-    "k2": "#999933",
-    "k3": "#44AA99",
-}
 ALIASES = {"reward": "proxy", "good": "gold", "student": "policy", "before": "reference"}
 LINES: dict[str, Any] = {
     **{"policy": "-", "reference": "--", "proxy": "-.", "gold": (0, (8, 2)), "critic": ":"},
@@ -52,8 +38,7 @@ MARKERS: dict[str, str] = {
     **{"policy": "o", "reference": "s", "proxy": "^", "gold": "D", "critic": "v"},
     **{"teacher": "P", "exact": "x", "bad": "X", "k1": "o", "k2": "s", "k3": "^"},
 }
-# For things that have no colour of their own: settings of a sweep, engines beside each other.
-SERIES = ("#332288", "#DDAA33", "#117733", "#AA4499", "#88CCEE", "#661100")
+# For things that have no colour of their own, with the colours of SERIES: settings of a sweep, engines.
 SERIES_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P")
 # The same scale as the tokens of report/tokens.py: orange is negative, white 0, blue positive.
@@ -64,25 +49,7 @@ SHADE = "Blues"  # for what is never negative: probabilities, attention
 def use() -> None:
     """Set matplotlib's style for a page. Call it once, in the first cell."""
     cycle = plt.cycler(color=SERIES) + plt.cycler(linestyle=SERIES_LINES)
-    plt.rcParams.update(
-        {
-            "axes.prop_cycle": cycle,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#E5E5E5",
-            "axes.axisbelow": True,
-            "axes.titlesize": "medium",
-            "figure.constrained_layout.use": True,
-            "figure.dpi": 80,
-            "figure.facecolor": "white",
-            "font.size": 11,
-            "legend.framealpha": 0.85,
-            "legend.edgecolor": "none",
-            "lines.linewidth": 2,
-            "image.cmap": SHADE,
-        }
-    )
+    plt.rcParams.update(RC | {"axes.prop_cycle": cycle, "figure.dpi": 80, "image.cmap": SHADE})
 
 
 def colour(name: str) -> str:

@@ -30,7 +30,8 @@ from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags
-from rl.run.evaluation import Conditions, Validation, answers_of_test, compare
+from rl.run.ending import ending
+from rl.run.evaluation import EXAMPLES, Conditions, Validation, answers_of_test, compare
 from rl.run.task import Task, open_task, to_bfloat16
 from rl.run.token_log import TokenLog
 
@@ -121,7 +122,8 @@ def extra_steps(config: RunFlags, task: Task, done: int) -> tuple[float, float]:
 
 def answers_to_test(config: RunFlags, task: Task) -> int:
     """Answers to test prompts, of one model."""
-    return len(task.prompts["test"][: config.test_prompts]) * answers_of_test(task.gold)
+    prompts = len(task.prompts["test"][: config.test_prompts])
+    return prompts * answers_of_test(task.gold) + 2 * min(prompts, EXAMPLES)
 
 
 @dataclass
@@ -228,4 +230,4 @@ def report(name: str, config: RunFlags, task: Task, start: GPT, folder: Path) ->
     write_json(folder / "report.json", comparison.numbers)
     on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
     append_jsonl(folder / ANSWERS, comparison.sample_rows(config.test_prompts))
-    print(comparison.text())
+    print(comparison.text(), "", *ending(comparison, config, task, folder), sep="\n")

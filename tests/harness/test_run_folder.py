@@ -25,7 +25,7 @@ from harness.run_folder import (
     finish_run,
     open_run,
     read_record,
-    record_steps,
+    record_choice,
     training_steps,
     unlock,
 )
@@ -246,7 +246,7 @@ def test_a_run_goes_on_with_the_steps_and_the_warm_up_that_it_chose_as_it_began(
     other = ChoosingFlags(steps=40, warmup_steps=1)
     assert as_begun(folder, other).warmup_steps == 1
     refused(folder, other, resume=True)
-    record_steps(folder, ChoosingFlags(steps=3, warmup_steps=1))
+    record_choice(folder, ChoosingFlags(steps=3, warmup_steps=1))
     timed = as_begun(folder, ChoosingFlags(steps=40, minutes=9.0, resume=True))
     assert (timed.steps, timed.warmup_steps) == (3, 1)
 
@@ -272,6 +272,24 @@ def test_states_are_kept_by_time_and_writing_them_takes_a_twentieth_of_it(tmp_pa
         state.step, now, slow = step, now + 50.0, 1.0 if step < 8 else 15.0
         keep_state(state, tmp_path, None, last=step == 24)
     assert kept == [4, 8, 14, 20, 24]
+
+
+def test_steps_that_follow_from_passes_are_known_by_their_number(tmp_path):
+    """A run of 88 steps, which nobody typed, goes on with or without that number, and not with another."""
+
+    @dataclass(frozen=True)
+    class PassesFlags(TrainingFlags):
+        steps: int | None = None
+        fixed_length = True
+
+    folder = open_run(tmp_path / "judge", PassesFlags())
+    run_folder.record_steps(folder, 88)
+    TrainingState({}, {}).save(folder)
+    with pytest.raises(UserError, match="88"):
+        open_run(folder, PassesFlags(steps=44), resume=True)
+    for steps in (None, 88):
+        open_run(folder, PassesFlags(steps=steps), resume=True)
+        run_folder.record_steps(folder, 88)
 
 
 # Numbers that blow up
