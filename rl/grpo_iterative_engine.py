@@ -89,6 +89,8 @@ class IterativeGRPOConfig(EngineConfig):
         require_groups(self)
         loss_estimator(self.kl_estimator)
         history_count(1, 1, self.replay_fraction)
+        if self.minutes is not None:
+            raise ValueError("minutes cannot be divided into iterations: give steps instead")
         if self.steps % self.iterations:
             raise ValueError(
                 f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
