@@ -197,12 +197,12 @@ def test_an_iterative_run_refreshes_its_reward_model_in_bfloat16(world: dict[str
     )
     assert out.name == "grpo_iterative-reviews-tiny"
     assert names(out) ^ names(world["grpo"]) == {
-        "pairs.jsonl", "reward_model.safetensors", "finished_state.pt"
+        "pairs.jsonl", "reward_model", "finished_state.pt"
     }  # fmt: skip
     sections = ("Every engine", "Where the reference moves", "Iterative GRPO")
     assert logged(out) == set().union(*map(documented, sections))
     row = read_rows(out / "metrics.jsonl")[2]
     assert row["pairs/new"] == 28 and row["pairs/replayed"] == 3
     start, _ = load_reward_model(world["reward_model"])
-    refreshed, _ = load_reward_model(out / "reward_model.safetensors")
+    refreshed, _ = load_reward_model(out / "reward_model")
     assert not torch.equal(start.head.weight, refreshed.head.weight)
