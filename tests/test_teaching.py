@@ -54,9 +54,9 @@ def test_a_page_is_graded_by_what_it_asks_and_goes_on_after_an_error(tmp_path: P
 
 def test_a_function_that_knows_the_pages_batches_fails_on_hidden_ones(tmp_path: Path) -> None:
     """It has learned the answers to the page's own cases by heart."""
-    exercise = load("k3")
+    exercise = load("others_mean")
     book = {
-        float(case.arguments["log_probs"].sum()): exercise.solution(
+        float(case.arguments["rewards"].sum()): exercise.solution(
             *case.arguments.values()
         ).tolist()
         for case in all_cases(exercise)
@@ -64,10 +64,10 @@ def test_a_function_that_knows_the_pages_batches_fails_on_hidden_ones(tmp_path: 
     page = tmp_path / "answers.py"
     page.write_text(
         f"import torch\nBOOK = {book}\n"
-        "def k3(a, b):\n    return torch.tensor(BOOK.get(float(a.sum()), 0.0)) + 0 * a\n"
+        "def others_mean(a, size):\n    return torch.tensor(BOOK.get(float(a.sum()), [0.0] * len(a)))\n"
     )
-    assert points(grade.grade(page)) == {"k3": 1}
-    assert points(grade.grade(page, seed=1)) == {"k3": 0}
+    assert points(grade.grade(page)) == {"others_mean": 1}
+    assert points(grade.grade(page, seed=1)) == {"others_mean": 0}
     page.write_text("def k3(a, b):\n    return (b - a).exp() - 1 - (b - a)\n")
     assert points(grade.grade(page, seed=1)) == {"k3": 1}
 
@@ -264,7 +264,8 @@ def test_a_copy_with_a_bug_does_not_tell_where_it_is(
     copy = tmp_path / "students" / "repository"
     right = (mutation_check.ROOT / "rl/equations/kl.py").read_text(encoding="utf-8")
     wrong = (copy / "rl/equations/kl.py").read_text(encoding="utf-8")
-    assert wrong != right and wrong.count("ref_log_probs.detach() - where_finite") == 1
+    planted = "ref_log_probs.detach() - where_finite"
+    assert wrong.count(planted) == right.count(planted) + 1
     assert not (copy / "scripts/planted_bugs.txt").exists() and not (copy / told).exists()
     assert "k1-sign" in (tmp_path / "teacher" / "bug.txt").read_text(encoding="utf-8")
     with pytest.raises(SystemExit):

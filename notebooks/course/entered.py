@@ -195,7 +195,7 @@ def three_policies(rng: random.Random) -> Table:
         won = {p: round(n * rng.choice((0.49, 0.5, 0.52, 0.56, 0.6, 0.65))) for p in "AB"}
         first = round(n * rng.choice((0.5, 0.52, 0.58, 0.63)))
         alike = round(n * rng.choice((0.52, 0.55, 0.68, 0.75)))
-        facts = {"n": n, "won": won, "first": first, "alike": alike}
+        facts: dict[str, Any] = {"n": n, "won": won, "first": first, "alike": alike}
         if all(abs(margin) > 0.15 for margin in margins(**facts)):
             break
     rows = [
@@ -280,7 +280,7 @@ CAUSES = "abcde"
 def a_log(rng: random.Random) -> Table:
     """Ten rows of a run in which one of five things happens after the sixth."""
     cause = rng.choice(CAUSES)
-    at, rows = rng.randrange(100, 400, 10), []
+    at, rows = rng.randrange(100, 400, 10), list[list[Any]]()
     for i in range(10):
         after = max(0, i - 5)
         row = {
