@@ -136,10 +136,10 @@ print("J", round(J.item(), 3), "policy gradient", by_policy_gradient.tolist())
 # The gradients agree up to the number $1 / J$. So rejection sampling *is* REINFORCE with rewards 0 and 1
 # and no baseline, and each of its choices is one that you know:
 #
-# - **$1 / J$ weighs prompts.** With a fixed number of kept answers for every prompt, a prompt solved in
-#   one of 20 tries counts 20 times as much as it does in $\nabla J$. If *all* right answers are pooled,
-#   the $J$ cancels, and easy prompts fill the data. GRPO divides by $\sqrt{J (1 - J)}$ and lies between
-#   the two.
+# - **$1 / J$ weighs prompts.** With a fixed number of kept answers for every prompt, a prompt solved in one
+#   of 20 tries counts 20 times as much as it does in $\nabla J$. If *all* right answers are pooled, the $J$
+#   cancels, and easy prompts fill the data. GRPO divides by $\sqrt{J (1 - J)}$: for hard prompts that lies
+#   between the two, and it raises the easiest prompts as well.
 # - **There is no push down.** A wrong answer loses probability only because the right ones gain.
 # - **Later steps are off-policy.** The kept answers stay the same while the policy moves, without ratio
 #   or clip. The limit is $\pi(y \mid R = 1)$: the policy's own right answers, in its own proportions.
@@ -396,8 +396,8 @@ plots.table(
 holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fit on eight")
 
 # %% [markdown]
-# (Here everything trained is float32, and [docs/lora.md](../docs/lora.md) counts that; LoRA trains so few
-# weights that the first column shrinks to the frozen ones.) What else changes:
+# (In this repository everything trained is float32, and [docs/lora.md](../docs/lora.md) counts that; LoRA
+# trains so few weights that the first column shrinks to the frozen ones.) What else changes:
 #
 # - **A serving engine samples**, because most of the time goes into generation: vLLM
 #   ([arXiv:2309.06180](https://arxiv.org/abs/2309.06180)) keeps many answers' caches in pages. It holds a

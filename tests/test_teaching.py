@@ -56,9 +56,7 @@ def test_a_function_that_knows_the_pages_batches_fails_on_hidden_ones(tmp_path: 
     """It has learned the answers to the page's own cases by heart."""
     exercise = load("others_mean")
     book = {
-        float(case.arguments["rewards"].sum()): exercise.solution(
-            *case.arguments.values()
-        ).tolist()
+        float(case.arguments["rewards"].sum()): exercise.solution(*case.arguments.values()).tolist()
         for case in all_cases(exercise)
     }
     page = tmp_path / "answers.py"
@@ -68,8 +66,6 @@ def test_a_function_that_knows_the_pages_batches_fails_on_hidden_ones(tmp_path: 
     )
     assert points(grade.grade(page)) == {"others_mean": 1}
     assert points(grade.grade(page, seed=1)) == {"others_mean": 0}
-    page.write_text("def k3(a, b):\n    return (b - a).exp() - 1 - (b - a)\n")
-    assert points(grade.grade(page, seed=1)) == {"k3": 1}
 
 
 def test_hidden_batches_are_others_for_every_seed() -> None:

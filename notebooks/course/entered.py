@@ -258,7 +258,7 @@ def a_cluster(rng: random.Random) -> Table:
         "gpus": rng.choice((4, 8, 16)),
         "tensor": rng.choice((1, 2, 4)),
     }
-    rows = [
+    rows: list[list[Any]] = [
         ["weights of the policy, and of the reference", f"{facts['policy']} billion"],
         ["weights of the reward model", f"{facts['judge']} billion"],
         ["GPUs, over which the trained and both frozen models are sharded", facts["gpus"]],
@@ -280,7 +280,8 @@ CAUSES = "abcde"
 def a_log(rng: random.Random) -> Table:
     """Ten rows of a run in which one of five things happens after the sixth."""
     cause = rng.choice(CAUSES)
-    at, rows = rng.randrange(100, 400, 10), list[list[Any]]()
+    at = rng.randrange(100, 400, 10)
+    rows: list[list[Any]] = []
     for i in range(10):
         after = max(0, i - 5)
         row = {
