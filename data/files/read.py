@@ -34,6 +34,7 @@ from data.files.formats import (
     mark_in,
     ratings,
     recorded_sides,
+    recorded_turns,
     without_end,
     written,
 )
@@ -87,10 +88,14 @@ class ReadResult(Generic[Record]):
             splits[split_of(key_of(record))].append(record)
         return splits
 
-    def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
-        """The training split, and the validation split or, of few records, the test split or one prompt."""
+    def train_and_held_out(self, *, test: bool = False) -> tuple[list[Record], list[Record]]:
+        """The training split, and the validation split or, of few records, the test split or one prompt.
+
+        `test`: the test split behind the validation split, for those who choose nothing by either.
+        """
         splits = self.splits
-        train, held_out = splits["train"], splits["validation"] or splits["test"]
+        train, validation = splits["train"], splits["validation"]
+        held_out = validation + splits["test"] if test else validation or splits["test"]
         if not held_out:
             last = key_of(train[-1])
             held_out = [record for record in train if key_of(record) == last]
@@ -324,7 +329,10 @@ def _read(
             ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
             sides = [written(side, form, learned=convert is not _prompt) for side in ended]
             content = found._replace(sides=sides)
-            record = replace(convert(kind, content, row), question=_question(found, row))
+            turns = recorded_turns(row) if recorded else sides[0].turns
+            record = replace(
+                convert(kind, content, row), question=_question(found, row), turns=turns
+            )
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)

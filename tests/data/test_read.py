@@ -70,9 +70,8 @@ def test_a_table_is_read_whatever_stands_between_its_cells(tmp_path: Path, sign:
     for name in ("a.csv", "a.tsv") if sign == "\t" else ("a.csv",):
         for content in contents:
             (tmp_path / name).write_bytes(content)
-            assert [
-                tuple(vars(r).values())[1:4] for r in read_preferences(tmp_path / name).records
-            ] == TABLE[1:]
+            found = read_preferences(tmp_path / name).records
+            assert [(r.prompt, r.chosen, r.rejected) for r in found] == TABLE[1:]
     (tmp_path / "a.csv").write_text(f"sep={sign}\n{body}{sign}more", encoding="utf-8")
     with pytest.raises(UserError, match="a.csv:6: "):
         read_preferences(tmp_path / "a.csv")
@@ -204,7 +203,7 @@ BAD_TEXTS = [
 def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     rows = [b'{"text": "word"}'] * 3
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*rows[:2], line, rows[2]]))
-    for read in (read_text, lambda path: file_source(path).documents()):
+    for read in (read_text, lambda path: file_source(path, None).documents()):
         with pytest.raises(UserError, match="a.jsonl:3: "):
             read(tmp_path / "a.jsonl")
 
@@ -374,6 +373,21 @@ def test_of_few_rows_all_of_the_last_question_are_held_out(tmp_path: Path) -> No
     train, held_out = read_preferences(lines(tmp_path, *rows)).train_and_held_out()
     assert [record.prompt for record in held_out] == [f" {names[3]}\n", names[3], names[3]]
     assert [record.prompt for record in train] == names[:3] * 2
+
+
+def test_the_test_split_is_held_out_only_for_those_who_ask(tmp_path: Path) -> None:
+    """Behind the validation split; else of few rows alone, which have no validation split."""
+    names: dict[str, str] = {}
+    for i in range(100):
+        bucket = zlib.crc32(f"{i}".encode()) % 100
+        names.setdefault(
+            "test" if bucket < 10 else "validation" if bucket < 20 else "train", f"{i}?"
+        )
+    rows = [PAIR | {"prompt": names[split]} for split in ("test", "train", "validation")]
+    result = read_preferences(lines(tmp_path, *rows))
+    for test, splits in ((False, ["validation"]), (True, ["validation", "test"])):
+        held_out = result.train_and_held_out(test=test)[1]
+        assert [record.prompt for record in held_out] == [names[split] for split in splits]
 
 
 # --- files that would have been read wrong --------------------------------------------------------

@@ -149,13 +149,30 @@ COLUMNS_OF: dict[str, dict[str, Any]] = {  # rule -> columns that show it
 }
 
 
+SHORTER: dict[str, Any] = dict(  # the trivial rule that a judge cannot be told from
+    rule="shorter", accuracy=0.978, where_it_fails=dict(pairs=2, accuracy=1.0), more_pairs=4
+)
+
+
 @pytest.mark.parametrize("rule", [rule.__name__ for rule in RULES])
 def test_a_rule_finds_its_example_and_says_what_it_saw_and_what_to_do(rule: str) -> None:
-    findings = examine(steady(**COLUMNS_OF[rule]), FLAGS)
+    results = {"accuracy": 1.0, "followed_rule": SHORTER if rule == "trivial_judge" else None}
+    findings = examine(steady(**COLUMNS_OF.get(rule, {})), FLAGS, results)
     (finding,) = [finding for finding in findings if finding.rule == rule]
     assert re.search(r"\d", finding.evidence) and finding.cause and finding.remedy
     assert finding.severity in ("error", "warning", "note")
     assert not any(each.__doc__ for each in RULES)  # python -OO would drop the words
+
+
+def test_a_trivial_judge_is_told_the_rule_and_how_many_pairs_are_missing() -> None:
+    """Four held-out pairs more, which is a fifth of what a file then has more; or enough have told."""
+    known = SHORTER | dict(where_it_fails=dict(pairs=9, accuracy=0.0), more_pairs=0)
+    (few,), (told,) = (
+        examine(steady(), FLAGS, {"accuracy": 1.0, "followed_rule": each})
+        for each in (SHORTER, known)
+    )
+    assert all(word in few.evidence for word in ("shorter", "2 of 2 pairs", "4 more", "20 more"))
+    assert "0 of 9 pairs" in told.evidence and "more" not in told.evidence.partition("9 pairs")[2]
 
 
 @pytest.mark.parametrize(
@@ -235,3 +252,21 @@ def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
 
 def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
     assert rules_of(RECORDINGS / "unhealthy" / "reward_model-few.json") == {"memorising"}
+
+
+def test_the_policy_that_is_kept_is_judged_by_what_it_does_after_training() -> None:
+    """A chat model whose answers shrink: 6.3 nats are few, and half a nat for each of 12.7 tokens."""
+    before = dict(response_length=35.8, kl=0.0, kl_per_token=0.0)
+    for length, kl, rules in ((12.7, 6.3, {"collapse", "kl_runs_away"}), (25.0, 6.3, set())):
+        after = dict(response_length=length, kl=kl, kl_per_token=kl / length)
+        results = {"before": before, "after": after}
+        assert {each.rule for each in examine(steady(12), FLAGS, results)} == rules
+
+
+def test_rows_that_were_undone_do_not_speak_for_the_policy_that_is_kept() -> None:
+    """It is of step 20, and the row of step 21 still measures it."""
+    rows = steady(response_length=lambda step: 16.0 if step <= 21 else 1.0)
+    assert "collapse" in found(rows)
+    rows[-1]["kept_step"] = 20
+    assert "collapse" not in found(rows)
+    assert Run(rows).end("step", 1) == 21
