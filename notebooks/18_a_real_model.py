@@ -542,17 +542,7 @@ def my_rotary(x, positions, base):
 check("rotary", my_rotary)
 
 # %% [markdown]
-# **3. What a judge's verdicts say.** A judge is right about 80% of pairs, whichever answer is the better
-# one. It prefers the new model's answer to 56% of the prompts. On what share of the prompts is it really
-# better?
-
-# %%
-my_share = None  # a number from 0 to 1
-
-check("true_share", my_share)
-
-# %% [markdown]
-# **On paper.** 4. GPT-2's context ends at 1,024 because its table of positions does. What ends a Llama's?
+# **On paper.** 3. GPT-2's context ends at 1,024 because its table of positions does. What ends a Llama's?
 #
 # <details>
 # <summary>Solutions</summary>
@@ -569,10 +559,20 @@ check("true_share", my_share)
 #     return torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
 # ```
 #
-# 4\. Nothing in its weights: any position has an angle. But at distances beyond its training the slow
+# 3\. Nothing in its weights: any position has an angle. But at distances beyond its training the slow
 # pairs reach new angles, and the model gets worse. `context` says how far it was trained.
 #
 # </details>
 #
+# **4. What a judge's verdicts say.** A judge is right about 80% of pairs, whichever answer is the better
+# one. It prefers the new model's answer to 56% of the prompts. On what share of the prompts is it really
+# better?
+
+# %%
+my_share = None  # a number from 0 to 1
+
+check("true_share", my_share)
+
+# %% [markdown]
 # Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb): what large
 # models make necessary, a sampler that lags behind.

@@ -20,7 +20,7 @@ class Question:
     def verdict(self, mine: Any) -> tuple[str, str]:
         """In a word, "right", "empty", "mistake" or "number", and the sentence that is printed."""
         if mine is None or mine is ...:
-            return "empty", f"not answered yet. {self.hint}"
+            return "empty", "not answered yet: enter it above, and run the cell again."
         if alike(mine, self.right):
             return "right", "right."
         for answer, reason in self.wrong.items():
