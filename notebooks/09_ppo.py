@@ -608,8 +608,9 @@ holds(known["default"] > 0.2 > 0.1 > large, "rewards 100 times as large leave th
 #   token. The clip slows the policy down, but does not stop it.
 # - `--kl-target` holds the KL at a number of nats per response by moving $\beta$ after each batch of $n$
 #   responses: $\beta \leftarrow \beta \, (1 + \frac{n}{10000} \, \mathrm{clip}(\mathrm{KL} /
-#   \mathrm{target} - 1, \pm 0.2))$ ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). At
-#   twice the target, 128 responses raise it by 0.26%.
+#   \mathrm{target} - 1, \pm 0.2))$. At twice the target, 128 responses raise it by 0.26%. The rule is that
+#   of [arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2, whose gain is 0.1 per update; $n /
+#   10000$ in its place is what the paper's code and later ones use.
 # - `--entropy-coef` rewards undecided tokens, `--pretraining-coef` adds the language model's loss on
 #   ordinary text (PPO-ptx).
 #

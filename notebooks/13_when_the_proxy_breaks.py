@@ -302,21 +302,28 @@ plt.show()
 best = max(range(len(steps)), key=gold_curve.__getitem__)
 print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
 print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
-turn = int(golds[:, ::2].mean(1).argmax())  # chosen on half of the prompts, tested on the others
-change = (golds[-1] - golds[turn])[1::2]  # prompt by prompt
+at_20, at_40 = (
+    evaluate(
+        model, tokenizer, prompts[32:128], PARAMS, RewardModelReward(weak), reference=base,
+        gold=RuleReward(reviews.gold_reward, "gold"),
+    ).gold
+    for model in (halfway[0], policy)
+)  # fmt: skip
+change = at_40 - at_20  # prompt by prompt
 half = 1.96 * float(change.std()) / len(change) ** 0.5
-print(
-    f"from step {steps[turn]} to the end, on the other prompts: {float(change.mean()):.2f} ± {half:.2f}"
-)
+print(f"from step 20 to step 40, on 96 other prompts: {float(change.mean()):.2f} ± {half:.2f}")
+holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 
 # %% [markdown]
-# The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
-# that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this one
-# run. A highest point looks high by luck, too, so the printed change takes its step from half of the
-# prompts and is measured on the other half. Where its interval contains 0, this run alone proves no
-# turn; in our study gold turned in 77 of 78 runs. The right panel draws gold against the distance d =
-# sqrt(KL) from the start, because two runs that end at different distances cannot be compared by their
-# end points. (Its two curves are of different prompts: compare shapes only.)
+# This is *over-optimisation*: the curve that training sees keeps rising, and the one that we mean gains
+# little and then turns. The first two panels alone do not prove it, because the shades, 95% intervals over
+# 32 prompts, are wide, and a highest point looks high by luck, too. So the last line compares two policies
+# that were named before the run, that of step 20 and the last one, on 96 prompts that no look has used.
+# Where its interval contains 0, a run proves no turn. With the seeds 1 and 2 of this run gold fell between
+# the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In our study gold turned in 77 of 78
+# runs. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
+# end at different distances cannot be compared by their end points. (Its two curves are of different
+# prompts: compare shapes only.)
 #
 # ## 5. What was exploited
 #
@@ -470,9 +477,10 @@ holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less t
 # %% [markdown]
 # Does any of it *help*, when the policy is trained with it? The study compared eight mitigations at equal
 # distance: more labels, labels on the policy's own answers, stranger pairs, ensembles, a KL penalty.
-# **Over all starts none differs significantly from doing nothing**, after correction for eight
-# comparisons ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)). So do not trust
-# a remedy that was tested on a single seed.
+# **With five starts and eight comparisons every one of them is undecided**
+# ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)): none differs significantly from doing
+# nothing, which does not show that none helps. So do not trust a remedy that was tested on a single seed,
+# nor call it useless because of a few.
 #
 # **When to stop, then?** `--stop-kl 6` ends a run whose KL exceeds 6 nats per response and keeps the
 # last policy inside. To choose the number, let a judge that was not trained on (people, another model)
@@ -641,5 +649,32 @@ check("worst_case", my_worst_case)
 # ```
 # </details>
 #
+# The last two ask for an answer: work it out, enter it, and `check` says why another one is wrong.
+#
+# **4.** A policy may go 4 nats from its start and no further. From how many answers may best-of-n choose?
+
+# %%
+my_n = None  # a whole number
+
+check("answers_for_four_nats", my_n)
+
+# %% [markdown]
+# **5.** What may be concluded from this table? Twelve engines were compared with GRPO, from three starts.
+#
+# | gold reward of PPO less GRPO's | start 0 | start 1 | start 2 | p alone | p after correction for twelve |
+# |---|---|---|---|---|---|
+# | reviews | +0.099 | +0.074 | +0.069 | 0.014 | 0.129 |
+#
+# - **a** PPO is better than GRPO here, p = 0.014.
+# - **b** PPO and GRPO do not differ.
+# - **c** PPO was ahead in all three starts; whether it is better remains undecided.
+# - **d** Nothing: three starts are no evidence.
+
+# %%
+my_choice = None  # a letter
+
+check("three_starts", my_choice)
+
+# %% [markdown]
 # Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
 # reward model, so without this proxy.

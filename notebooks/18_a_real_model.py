@@ -564,5 +564,15 @@ check("rotary", my_rotary)
 #
 # </details>
 #
+# **4. What a judge's verdicts say.** A judge is right about 80% of pairs, whichever answer is the better
+# one. It prefers the new model's answer to 56% of the prompts. On what share of the prompts is it really
+# better?
+
+# %%
+my_share = None  # a number from 0 to 1
+
+check("true_share", my_share)
+
+# %% [markdown]
 # Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb): what large
 # models make necessary, a sampler that lags behind.
