@@ -24,6 +24,13 @@ from gpt.model import GPT
 from harness.device import on_device
 from harness.tensors import at_least_float32
 
+CHAT_TEMPERATURE = 0.7  # at 1 half of what a small chat model writes is noise
+
+
+def temperature_of_use(is_chat: bool, trained: float = 1.0) -> float:
+    """The tau of answers that people read, where none is named: that of training, less for a chat model."""
+    return min(trained, CHAT_TEMPERATURE) if is_chat else trained
+
 
 @dataclass(frozen=True)
 class SamplingParams:

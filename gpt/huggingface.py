@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gpt.checkpoint import check_layers, checked_shape, shaped
-from gpt.folder import ADAPTER_FILE, CONFIG_FILE
+from gpt.folder import ADAPTER_FILE, CONFIG_FILE, EXPORTED
 from gpt.llama import FAST, SLOW, TRAINED, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
@@ -53,13 +54,14 @@ from harness.files import (
     write_json,
 )
 from harness.paths import MODEL_FILE
-from harness.safetensors_file import read_header
+from harness.safetensors_file import read_header, require_floats
 
 PICKLE = "pytorch_model.bin"  # of before safetensors
 INDEX = ".index.json"  # behind the name of what shards hold
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
+SCORE = "score.weight"  # of a classifier; with one label (1, D), a reward model's head
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 WRAPPED = re.compile(r"(?<![^.])(_orig_mod|module)\.")
 # Tables that old files hold and models compute.
@@ -101,6 +103,7 @@ MISSING: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 CLASSIFIER = "ForSequenceClassification"  # of an architecture with a score
+OTHER_HEAD = re.compile(f"For(?!CausalLM|{CLASSIFIER[3:]})")  # of one with another head
 LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": SLOW, "high_freq_factor": FAST,
     "original_max_position_embeddings": TRAINED,
@@ -130,24 +133,32 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
 
 def described(
     folder: Path, config: Mapping[str, Any]
-) -> tuple[GPTConfig, int, str | None, dict[str, Any]]:
-    """Shape, number of weights, chat template and tokenizer_config.json of a folder; or UserError."""
+) -> tuple[str, GPTConfig, int, str | None, dict[str, Any]]:
+    """Kind, shape, number of weights, chat template and tokenizer_config.json of a folder; or UserError.
+
+    A classifier with one label is a reward model.
+    """
     if (folder / ADAPTER_FILE).exists():  # transformers would apply it
         merge = "merge it with peft's merge_and_unload and save_pretrained, or take it out of the folder"
         raise UserError(f"{folder} holds full weights and an adapter, {ADAPTER_FILE}: {merge}")
+    shape, kind = published_shape(config, folder / CONFIG_FILE), "gpt"
+    sizes: dict[str, int] = {}
+    for file in weight_files(folder):
+        pickle = file.suffix == ".bin"
+        found = {name: x.numel() for name, x in unpickled(file, "meta").items()} if pickle else None
+        sizes |= {WRAPPED.sub("", k): n for k, n in (found or read_header(file)[1]).items()}
     if any(str(name).endswith(CLASSIFIER) for name in config.get("architectures") or ()):
-        raise UserError(
-            f"{folder} holds a reward model in transformers' layout, which no command opens: name the "
-            "run of reward_model_training that it was exported from, or train one with that"
-        )
-    shape = published_shape(config, folder / CONFIG_FILE)
-    weights = sum(
-        sum(x.numel() for x in unpickled(file, "meta").values())
-        if file.suffix == ".bin" else sum(read_header(file)[1].values())
-        for file in weight_files(folder)
-    )  # fmt: skip
+        kind, labels = "reward_model", sizes.get(SCORE, 0) // shape.n_embd
+        if isinstance(shape, LlamaConfig):
+            shape = replace(shape, own_head=False)  # which a classifier has not
+        more = [name for name in sizes if name.startswith("score.") and name != SCORE]
+        if labels != 1 or more:
+            part = more[0] if more else f"num_labels {labels}"
+            raise UserError(
+                f"{folder} is a classifier with {part}: a reward model has num_labels 1, one {SCORE}"
+            )
     settings = settings_in(folder / SETTINGS_FILE)
-    return shape, weights, chat_template_in(folder, settings), settings
+    return kind, shape, sum(sizes.values()), chat_template_in(folder, settings), settings
 
 
 def load_hf(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> GPT:
@@ -156,7 +167,23 @@ def load_hf(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> GPT:
     `config` is what config.json holds. Raises UserError for files that are damaged or not exactly this
     architecture.
     """
+    return _built(read_weights(weight_files(folder), shape), shape, config, folder)
+
+
+def load_classifier(
+    folder: Path, shape: GPTConfig, config: Mapping[str, Any]
+) -> tuple[GPT, Tensor]:
+    """A reward model's trunk and its score (1, D), as `load_hf`."""
     tensors = read_weights(weight_files(folder), shape)
+    score = tensors.pop(SCORE)
+    require_floats({SCORE: score}, folder / MODEL_FILE)
+    headless = {**config, "tie_word_embeddings": False}
+    return _built(tensors, shape, headless, folder), score.float()
+
+
+def _built(
+    tensors: Mapping[str, Tensor], shape: GPTConfig, config: Mapping[str, Any], folder: Path
+) -> GPT:
     if isinstance(shape, LlamaConfig):
         with as_user_error(folder):
             tensors = as_llama(config, shape, tensors)
@@ -195,6 +222,7 @@ def save_hf(
     tokenizer: Tokenizer | None = None,
     score: Tensor | None = None,  # (1, D), of a reward model
     dtype: torch.dtype = torch.float32,
+    about: Mapping[str, Any] | None = None,  # what we say of it besides
 ) -> None:
     """Write config.json and model.safetensors as transformers 5 does, in this dtype and atomically.
 
@@ -202,7 +230,7 @@ def save_hf(
     """
     folder, config = expanded(Path(folder)), hub_config(model)
     config["dtype"] = str(dtype).removeprefix("torch.")
-    tensors = {} if score is None else {"score.weight": score}
+    tensors = {} if score is None else {SCORE: score}
     for name, tensor in merged_state(model).items():
         turned = name.endswith(TRANSPOSED)  # which no tensor of a Llama does
         tensors[their_name(name, model.config)] = tensor.t() if turned else tensor
@@ -221,7 +249,11 @@ def save_hf(
     if score is not None:
         name = class_name(config["model_type"])
         config |= {"architectures": [f"{name}{CLASSIFIER}"]}
-        config |= {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
+        config |= {
+            "id2label": {"0": "reward"},
+            "label2id": {"reward": 0},
+            EXPORTED: dict(about or {}),
+        }
     write_json(folder / CONFIG_FILE, config)
 
 
@@ -289,6 +321,8 @@ def other_part(kind: str, values: Mapping[str, Any]) -> str | None:
     rope, parts = rotary_of(values), dict(ARCHITECTURE["llama"])
     if kind in BIASED:
         parts["attention_bias"] += (True,)
+    for name in filter(OTHER_HEAD.search, map(str, values.get("architectures") or ())):
+        return f"the head of {name}"
     if kind == "gpt2":
         parts |= ARCHITECTURE["gpt2"] | {"n_inner": (None, 4 * (values.get("n_embd") or 0))}
     for key, here in parts.items():
@@ -455,7 +489,9 @@ def their_name(name: str, config: GPTConfig) -> str:
 
 
 def own_name(name: str, config: GPTConfig, prefix: str) -> str:
-    """Our name of a stored tensor; one that stands outside of `prefix` is none of ours."""
+    """Our name of a stored tensor; one that stands outside of `prefix` is none of ours, but a score."""
+    if name == SCORE:
+        return name
     if isinstance(config, LlamaConfig):
         return llama_name(name, config, ours=True)
     return name.removeprefix(prefix) if name.startswith(prefix) else f"{name} (no {prefix})"

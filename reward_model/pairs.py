@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.records import RECORDED, SPLIT_KEY, PreferenceRecord, PromptRecord
+from data.records import RECORDED, SPLIT_KEY, TURNS, PreferenceRecord, PromptRecord
 from data.sources import is_checked
+from data.templates import messages_of
 from gpt.generate import SamplingParams
 from gpt.lengths import Limits, check_fit
 from gpt.model import GPT
@@ -61,7 +62,9 @@ def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
         tokenizer.encode_prompt(record.prompt),
         _answer_tokens(record, "chosen", tokenizer),
         _answer_tokens(record, "rejected", tokenizer),
-        meta | ({SPLIT_KEY: record.question} if record.question else {}),
+        meta
+        | ({SPLIT_KEY: record.question} if record.question else {})
+        | ({TURNS: messages_of(record.turns)} if record.turns else {}),
     )
 
 

@@ -17,7 +17,7 @@ from forked import command
 from toys import TEMPLATES, bytes_form, chat_tokenizer
 
 from data.collate import collate_responses
-from data.templates import HEADINGS, Turn
+from data.templates import CHAT_SYSTEM, HEADINGS, Turn
 from gpt import finetuning
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import FinetuningConfig
@@ -34,10 +34,11 @@ from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, read_object, write_json
 from harness.paths import MODEL_FILE, REPOSITORY
 from reward_model import questions, reward_model_training
+from reward_model.judge import Judge
 from reward_model.questions import QuestionFlags
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
-from rl import dpo_engine, export, grpo_engine, memory
+from rl import dpo_engine, export, grpo_engine, memory, ppo_engine
 from rl.dpo_engine import DPOConfig
 from rl.export import ExportConfig
 from rl.grpo_engine import GRPOConfig
@@ -120,6 +121,18 @@ def test_the_row_follows_the_number_of_weights(place: Path) -> None:
     assert [row.measured.startswith("not") for row in rows] == [False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("config_class", "lr"),
+    [(FinetuningConfig, 2e-5), (RewardModelConfig, 2e-5), (DPOConfig, 1e-5), (GRPOConfig, 2e-5)],
+)
+def test_the_rate_of_each_command_on_a_chat_model(
+    place: Path, config_class: type, lr: float
+) -> None:
+    """Literals: a rate that is twice as high changes every run of a published model, unseen."""
+    full, lora = (settings(config_class, "--model", "mine", *a) for a in ((), ("--lora-rank", "4")))
+    assert (full.lr, lora.lr) == pytest.approx((lr, 10 * lr))
+
+
 def test_settings_follow_what_is_opened(place: Path) -> None:
     run(place / "ours", load_tokenizer("glassbox"), "small")
     run(place / "tuned", chat_tokenizer("phi-3"), "tiny")
@@ -189,7 +202,7 @@ def test_every_command_refuses_a_model_in_the_same_words(
         lambda: Talk(TalkConfig("odd", device="cpu")),
         lambda: export.main(ExportConfig("odd")),
         lambda: memory.main(MemoryConfig("odd")),
-        lambda: questions.questions(QuestionFlags(model="odd", out=place / "q.jsonl"), 3),
+        lambda: questions.Questions(QuestionFlags(model="odd", out=place / "q.jsonl"))[0],
         lambda: open_teacher("odd", load_tokenizer("glassbox"), torch.device("cpu")),
     ]
     said = set()
@@ -444,11 +457,18 @@ def test_every_stage_writes_prompts_in_the_models_form(
     trained = len(read_jsonl(judge / "pairs.jsonl"))
     assert passes == trained // dpo.batch_size == read_object(done / "config.json")["steps"]
 
-    capsys.readouterr()
+    # A policy that asks in another form: the judge reads the questions in its own.
     other = dataclasses.replace(config, model="plain", out=Path("other"))
-    with pytest.raises(UserError):
-        grpo_engine.main(other)
-    capsys.readouterr()
+    folder = grpo_engine.main(other)
+    (start, *_), said = read_jsonl(folder / "samples.jsonl"), capsys.readouterr().out
+    assert start["prompt"].endswith(HEADINGS["assistant"]) and "judge reads conversations" in said
+    number = start["prompt"].partition("Say ")[2].partition("\n")[0]
+    model, tokenizer = load_reward_model(judge)
+    rows = collate_responses(
+        [tokenizer.encode(f"<|user|>\nSay {number}<|end|>\n<|assistant|>\n")],
+        [tokenizer.encode(start["response"])], tokenizer.eos_id,
+    )  # fmt: skip
+    assert start["reward"] == pytest.approx(float(model(rows)), abs=1e-4)
 
 
 @pytest.mark.oracle
@@ -646,8 +666,9 @@ def test_arguments_of_a_template_stay_in_every_stage_and_in_what_is_exported(
     assert asked("out") == plain + THOUGHT
     talk = Talk(TalkConfig("thinks", chat_arguments=(off,), device="cpu"))
     assert talk.read("Why?").prompt == plain + THOUGHT
-    with pytest.raises(UserError):  # the judge reads another form
-        grpo_engine.main(dataclasses.replace(config, chat_arguments=(), out=Path("other")))
+    judges = Judge.open(str(judge))  # of a policy that asks otherwise it does not score the tokens
+    assert judges.shares(open_model("thinks", chat_arguments=[off])[1])
+    assert not judges.shares(open_model("thinks")[1])
 
 
 @pytest.mark.parametrize("argument", ["thinking_budget=3", "enable_thinking", "=1", "a b=1"])
@@ -660,15 +681,50 @@ def test_an_argument_that_a_template_does_not_ask_for_is_refused(
         assert argument in str(error.value) or "--chat-arguments" in str(error.value)
 
 
-def test_a_reward_model_in_transformers_layout_is_no_policy_and_no_judge(place: Path) -> None:
-    tokenizer = chat_tokenizer("phi-3")
-    save_hf(llama(tokenizer), place / "exported", tokenizer, torch.ones(1, 8))
-    for model, judge in (("exported", ""), ("mine", "exported")):
-        config = settings(
-            GRPOConfig, model=model, reward_model=(judge,) * bool(judge), out=Path("x"), **GRPO
-        )
-        with pytest.raises(UserError, match="exported"):
-            grpo_engine.main(config)
-    assert not (place / "x").exists()
-    with pytest.raises(UserError):  # whoever asks
-        ModelFolder.open("exported")
+def test_a_reward_model_in_transformers_layout_judges_any_policy_and_is_none(place: Path) -> None:
+    """Here of another template: GRPO, the questions of annotate, and talking to the result."""
+    tokenizer = chat_tokenizer("smollm2")
+    save_hf(llama(tokenizer), place / "judge", tokenizer, torch.linspace(-1, 1, 8)[None])
+    about = read_object(place / "judge" / "config.json")
+    del about["glassbox_rlhf"]  # as others write it
+    write_json(place / "judge" / "config.json", about)
+    config = settings(GRPOConfig, model="mine", reward_model=("judge",), out=Path("x"), **GRPO)
+    folder = grpo_engine.main(config)
+    start = read_jsonl(folder / "samples.jsonl")[0]
+    model, _ = load_reward_model("judge")
+    question = start["prompt"].removeprefix("<|user|>\n").partition("<|end|>")[0]
+    assert tokenizer.chat is not None
+    system = f"<|im_start|>system\n{CHAT_SYSTEM}<|im_end|>\n"
+    text = (
+        f"{system}<|im_start|>user\n{question}<|im_end|>\n"
+        f"<|im_start|>assistant\n{start['response'].strip()}<|im_end|>\n"
+    )
+    *before, last = tokenizer.encode(text)
+    expected = float(model(collate_responses([before], [[last]], -1)))
+    assert start["reward"] == pytest.approx(expected, abs=1e-4)
+    (answer,) = Talk(TalkConfig(str(folder), device="cpu", against=None)).answer("Say 3")[:1]
+    assert answer.reward is not None
+
+    flags = QuestionFlags(
+        model="mine", reward_model="judge", data="pairs.jsonl", max_new_tokens=4, device="cpu",
+        out=place / "q.jsonl",
+    )  # fmt: skip
+    asked = questions.questions(flags, 10)
+    assert len(asked) == 10 and asked[0]["turns"][0]["content"].startswith("Say ")
+    for bad in (
+        partial(grpo_engine.main, settings(GRPOConfig, model="judge", out=Path("y"), **GRPO)),
+        partial(
+            grpo_engine.main,
+            settings(GRPOConfig, model="mine", reward_model=("plain",), out=Path("y"), **GRPO),
+        ),
+        partial(
+            ppo_engine.main,
+            settings(
+                PPOConfig, model="mine", reward_model=("judge",), critic="reward_model",
+                out=Path("y"), **{k: v for k, v in GRPO.items() if k != "group_size"},
+            ),
+        ),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="reward.model"):
+            bad()
+    assert not (place / "y").exists()

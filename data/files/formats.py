@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
-from data.records import RECORDED
+from data.records import RECORDED, TURNS
 from data.templates import (
     HEADINGS,
     ChatForm,
@@ -24,6 +24,7 @@ from data.templates import (
     answered_conversation,
     conversation_prompt,
     instruction_text,
+    stripped,
 )
 
 
@@ -38,6 +39,7 @@ class Answered(NamedTuple):
     response: str | None
     learned: bool = True  # False: marked as an answer not to be learned
     odd: str = ""  # how the template's own text differs
+    turns: tuple[Turn, ...] | None = None  # that a text was written of
 
 
 class Content(NamedTuple):
@@ -94,6 +96,7 @@ def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> A
         whole = TRANSCRIPT.fullmatch(prompt)
         prompt = asked(transcribed(whole[1])) if whole else (Turn("user", prompt),)
     try:
+        side = side._replace(turns=tuple(stripped(prompt)))
         if learned and response and response.strip():
             prompt, response, odd = answered_conversation(prompt, response, chat)
             return side._replace(prompt=prompt, response=response, odd=odd)
@@ -273,6 +276,11 @@ def turns_of(row: Row, key: str) -> list[Turn]:
     return turns
 
 
+def recorded_turns(row: Row) -> tuple[Turn, ...] | None:
+    """The conversation that a run has recorded beside a prompt; None without one."""
+    return tuple(turns_of(row, TURNS)) if row.get(TURNS) else None
+
+
 def content_of(message: Row) -> str:
     """The text of a message, or of its parts, one after the other; DropRow for a part of another kind."""
     if not isinstance(message.get("content"), list):
@@ -400,7 +408,7 @@ def amount(value: object) -> float:
 
 
 PAIR = ("chosen", "rejected")
-OWN = (*RECORDED, "verdict", "repeat")
+OWN = (*RECORDED, TURNS, "verdict", "repeat")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
 CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 

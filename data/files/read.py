@@ -34,6 +34,7 @@ from data.files.formats import (
     mark_in,
     ratings,
     recorded_sides,
+    recorded_turns,
     without_end,
     written,
 )
@@ -328,7 +329,10 @@ def _read(
             ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
             sides = [written(side, form, learned=convert is not _prompt) for side in ended]
             content = found._replace(sides=sides)
-            record = replace(convert(kind, content, row), question=_question(found, row))
+            turns = recorded_turns(row) if recorded else sides[0].turns
+            record = replace(
+                convert(kind, content, row), question=_question(found, row), turns=turns
+            )
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)

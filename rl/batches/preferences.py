@@ -78,7 +78,7 @@ def open_pairs(
                 f"there are no preference pairs in {display_path(folder)}: make them with\n"
                 f"    python -m reward_model.reward_model_training{flags_for(data, preset)}"
             )
-        results = [file_source(path).pairs() for path in paths]
+        results = [file_source(path, None).pairs() for path in paths]
         train, held_out = (result.records for result in results)
     else:
         results = [file_source(data, tokenizer.chat).pairs()]

@@ -70,9 +70,8 @@ def test_a_table_is_read_whatever_stands_between_its_cells(tmp_path: Path, sign:
     for name in ("a.csv", "a.tsv") if sign == "\t" else ("a.csv",):
         for content in contents:
             (tmp_path / name).write_bytes(content)
-            assert [
-                tuple(vars(r).values())[1:4] for r in read_preferences(tmp_path / name).records
-            ] == TABLE[1:]
+            found = read_preferences(tmp_path / name).records
+            assert [(r.prompt, r.chosen, r.rejected) for r in found] == TABLE[1:]
     (tmp_path / "a.csv").write_text(f"sep={sign}\n{body}{sign}more", encoding="utf-8")
     with pytest.raises(UserError, match="a.csv:6: "):
         read_preferences(tmp_path / "a.csv")
@@ -204,7 +203,7 @@ BAD_TEXTS = [
 def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     rows = [b'{"text": "word"}'] * 3
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*rows[:2], line, rows[2]]))
-    for read in (read_text, lambda path: file_source(path).documents()):
+    for read in (read_text, lambda path: file_source(path, None).documents()):
         with pytest.raises(UserError, match="a.jsonl:3: "):
             read(tmp_path / "a.jsonl")
 

@@ -22,7 +22,7 @@ from gpt.attention import plain_attention
 from gpt.checkpoint import about_gpt, load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
-from gpt.huggingface import LLAMA3, save_hf
+from gpt.huggingface import LLAMA3, published_shape, save_hf
 from gpt.llama import Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
@@ -490,6 +490,28 @@ def test_which_layers_are_not_turned(tmp_path: Path, layers: dict[str, Any], unt
     assert ModelFolder.open(tmp_path).model().config == dataclasses.replace(
         SMALL, unturned=unturned
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "eps", "base", "own_head", "width", "context"),
+    [
+        ("llama", 1e-6, 1e4, True, 4, 9000), ("mistral", 1e-6, 1e4, True, 4, 4096),
+        ("qwen2", 1e-6, 1e4, True, 4, 9000), ("qwen3", 1e-6, 1e4, True, 128, 9000),
+        ("olmo2", 1e-5, 1e4, True, 4, 9000), ("smollm3", 1e-6, 2e6, False, 4, 9000),
+    ],
+)  # fmt: skip
+def test_what_config_json_leaves_out_is_what_transformers_takes(
+    kind: str, eps: float, base: float, own_head: bool, width: int, context: int
+) -> None:
+    sizes = dict(
+        vocab_size=32, num_hidden_layers=4, num_attention_heads=2, hidden_size=8,
+        intermediate_size=16, num_key_value_heads=2, max_position_embeddings=9000,
+    )  # fmt: skip
+    shape = published_shape(sizes | {"model_type": kind}, Path("config.json"))
+    assert isinstance(shape, LlamaConfig)
+    found = shape.norm_eps, shape.rope_base, shape.own_head, shape.head_width, shape.context
+    assert found == (eps, base, own_head, width, context)
+    assert shape.unturned == 4 * (kind == "smollm3")
 
 
 @pytest.mark.parametrize("switches", [TOGETHER, dict(o_bias=True)], ids=["all", "half"])
