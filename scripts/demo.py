@@ -278,7 +278,7 @@ def plot(folder: Path, table: Table, path: Path) -> None:
         bars.barh(names, golds, xerr=errors, color=colours, capsize=3)
         bars.set(xlabel="gold reward, unseen test prompts (black: 95% interval)", xlim=(0, 1))
         best = names[golds.index(max(golds))]
-        bars.set_title(f"Of four ways to spend the same preferences {best} has the most gold")
+        bars.set_title(f"{best} has the most gold of the {len(names)}")
         save_figure(figure, path)
 
 
