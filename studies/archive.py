@@ -1,6 +1,6 @@
 """Figures of docs/archive.md, whose runs are gone: drawn from the numbers that were recorded.
 
-    python -m studies.figures       (these and all other figures of recorded numbers)
+`python -m studies.figures` draws them, beside all other figures of recorded numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from harness.files import save_figure
 from report.style import COLOURS, SERIES, styled
 from studies.overoptimisation.figures import (
+    GOLD,
     OTHER,
     SMALL,
     WIDTH,
@@ -22,7 +23,7 @@ from studies.overoptimisation.figures import (
 )
 
 Numbers = Mapping[str, Any]
-WORLDS = {"reviews": ("gold reward", "kl_2"), "sums": ("exact match", "kl_1")}  # and the equal distance
+WORLDS = {"reviews": ("gold reward", "kl_2"), "sums": ("exact match", "kl_1")}  # what, equal KL
 CURVES = {
     "reviews": "On reviews every engine climbs GRPO's curve; they differ in how far they go",
     "sums": "On sums most engines climb a little above GRPO's curve, and go about as far",
@@ -44,7 +45,7 @@ def draw_budget(numbers: Numbers, docs: Path) -> None:
 
     with styled():
         figure = Figure(figsize=(WIDTH, 7.4))
-        title = "PPO leads GRPO from every start at equal tokens; only grpo_iterative passes the test"
+        title = "PPO leads GRPO from every start at equal tokens; only one engine passes the test"
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
         axes = figure.subplots(2, 2, sharex="row", sharey="row")
         for row, (world, (what, distance)) in zip(axes, WORLDS.items(), strict=True):
@@ -86,9 +87,8 @@ def draw_curves(numbers: Numbers, docs: Path) -> None:
         with styled():
             figure, axes = panels(len(runs) - 1, 4, 1.8, title)
             others = [engine for engine in runs if engine != "grpo"]
-            style = dict(color=COLOURS["gold"], linewidth=2.2)
             for place, (axis, engine) in enumerate(zip(axes, others, strict=True)):
-                axis.plot(*median_curve(runs[engine]), label="the engine", **style)
+                axis.plot(*median_curve(runs[engine]), label="the engine", **GOLD)
                 axis.plot(*median_curve(runs["grpo"]), label="GRPO", **OTHER)
                 axis.set_title(engine, fontsize=9.5)
                 if place % 4 == 0:

@@ -37,7 +37,7 @@ from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_json, read_jsonl, save_figure, write_json, write_text
+from harness.files import display_path, read_jsonl, save_figure, write_json, write_text
 from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from report.style import COLOURS, SERIES, styled

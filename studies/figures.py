@@ -2,6 +2,8 @@
 
     python -m studies.figures                    all, into docs
     python -m studies.figures --out FOLDER       somewhere else
+
+Recorded are docs/*.json, the recordings of the course, and one table of docs/archive.md.
 """
 
 from __future__ import annotations

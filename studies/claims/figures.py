@@ -48,7 +48,9 @@ def seeds(shown: Mapping[str, tuple[str, Callable[[Run], float]]], *, ylabel: st
         for place, (arm, number) in enumerate(shown.values()):
             table.append({seed: number(run) for seed, run in results[arm].items()})
             mean = float(np.mean(list(table[-1].values())))
-            axis.plot([place - 0.2, place + 0.2], [mean, mean], "-", color=COLOURS["exact"], linewidth=2)
+            axis.plot(
+                [place - 0.2, place + 0.2], [mean, mean], "-", color=COLOURS["exact"], linewidth=2
+            )
         for seed in set.intersection(*map(set, table)):
             values = [column[seed] for column in table]
             axis.plot(values, "o-", color=SERIES[1], linewidth=0.6, markersize=4, alpha=0.6)
@@ -68,9 +70,10 @@ LOOKS = {
 
 
 def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """One row a claim, those that speak for it first: its effect and 95% interval beside the least effect that would count.
+    """One row a claim: its effect and 95% interval beside the least effect that would count.
 
-    Effects have many units: each is divided by half of its interval, so all intervals are as wide.
+    Those furthest above it come first. Effects have many units: each is divided by half of its
+    interval, so all intervals are as wide.
     """
     from matplotlib.figure import Figure
 
@@ -89,7 +92,9 @@ def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
                 error: dict[str, Any] = dict(xerr=1, capsize=3) if near else {}
                 axis.errorbar(beyond, place, fmt=shape, color=color, markersize=8, **error)
             word = record["verdict"].removesuffix(" here")
-            axis.text(REACH + 0.3, place, word, va="center", color=color, weight="bold", fontsize=9.5)
+            axis.text(
+                REACH + 0.3, place, word, va="center", color=color, weight="bold", fontsize=9.5
+            )
         axis.axvline(0, color=COLOURS["exact"], linewidth=1)
         axis.grid(axis="x", visible=False)
         titles = [record["title"] for record in rows]

@@ -98,13 +98,15 @@ def draw_law(numbers: Numbers, docs: Path) -> None:
 
 
 def draw_cell(axis: Any, cells: Sequence[Numbers]) -> None:
-    """Gold of all starts, the learned reward moved onto gold's scale, and best of n, which is not trained."""
+    """Gold of all starts, the learned reward moved onto gold's scale, and best of n."""
     for cell in cells:
         axis.plot(root_kl(cell["points"]), cell["points"]["gold"], **START)
     d, gold = median_curve(cells)
     axis.plot(d, gold, label="gold, median of the starts", **GOLD)
     d, proxy = median_curve(cells, "proxy")
-    rise = max(float(proxy.max() - proxy[0]), 1e-6)  # from gold's start to 1: its shape, not its size
+    rise = max(
+        float(proxy.max() - proxy[0]), 1e-6
+    )  # from gold's start to 1: its shape, not its size
     axis.plot(
         d, gold[0] + (proxy - proxy[0]) / rise * (1 - gold[0]), label="learned reward, rescaled", **PROXY
     )  # fmt: skip
@@ -141,7 +143,9 @@ def draw_price(numbers: Numbers, path: Path) -> None:
     right.plot([0.45, 0.95], [0.45, 0.95], color=COLOURS["exact"], linewidth=1, linestyle=":")
     left.set(xlabel=DISTANCE, ylabel="gold reward", ylim=(0.1, 0.95))
     left.set_title(f"Gold rises, then it falls\n(reward model of {sizes[-1]})", fontsize=10)
-    middle.set(xlabel="labels that it has seen", ylabel="gold at its peak", xscale="log", ylim=(0.4, 0.95))
+    middle.set(
+        xlabel="labels that it has seen", ylabel="gold at its peak", xscale="log", ylim=(0.4, 0.95)
+    )
     middle.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
     middle.minorticks_off()
     middle.set_title("More labels buy\na higher peak", fontsize=10)
