@@ -30,9 +30,8 @@ class FiguresConfig:
     """Folder of the pictures."""
 
 
-def main(config: FiguresConfig) -> None:
-    out = config.out
-    out.mkdir(parents=True, exist_ok=True)
+def draw_all(out: Path) -> None:
+    """Write each into a folder that is there."""
     numbers = read_object(DOCS / "overoptimisation.json")
     for draw in DRAWN.values():
         draw(numbers, out)
@@ -43,7 +42,12 @@ def main(config: FiguresConfig) -> None:
     claims.draw(records, claims.gathered(out, DOCS), out)
     real_model.picture(read_object(RECORDINGS / "real_model.json"), out / "real_model.png")
     preferences.picture(read_object(DOCS / "preferences.json"), out / "preferences.png")
-    print(f"wrote the figures of {display_path(out)}")
+
+
+def main(config: FiguresConfig) -> None:
+    config.out.mkdir(parents=True, exist_ok=True)
+    draw_all(config.out)
+    print(f"wrote the figures of {display_path(config.out)}")
 
 
 if __name__ == "__main__":
