@@ -156,7 +156,7 @@ for name, i in (("best", scores.nan_to_num(-9).argmax()), ("worst", scores.nan_t
     examples[name] = (tokens, true_values(base, record, tokens), float(scores[i]))
 
 # %% tags=["hide-input"]
-figure, axes = plots.panels(2, height=3)
+figure, axes = plots.panels(2, height=3.6)
 for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=True):
     states = ["start", *text_of(tokens)]
     line = [*values.tolist(), score]
@@ -480,6 +480,8 @@ for axis, column, label in zip(axes, (0, 1), ("explained variance", "mean value"
     axis.get_legend().remove()
     axis.set_xticks(range(0, 12, 2), range(1, 13, 2))
 axes[1].axhline(float(truth[unseen_mask].mean()), **plots.line("exact"), label="mean return")
+axes[0].set_title("The first target teaches to forecast")
+axes[1].set_title("Its mean value settles at the return")
 figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 plt.show()
 
@@ -675,19 +677,20 @@ rows_of = {i: fresh.response_tokens[i][mask[i]].tolist() for i in shown}
 true_lines = {i: true_values(policy, fresh.records[i], tokens) for i, tokens in rows_of.items()}
 
 # %% tags=["hide-input"]
-figure, axes = plt.subplots(2, 1, figsize=(10, 7))
-for axis, (i, tokens) in zip(axes, rows_of.items(), strict=True):
-    before, after = (values[i, : len(tokens)] for values in said.values())
-    plots.curves(
-        {"critic after": after, "24 completions": true_lines[i]}, axis=axis, marker=True,
-        styles={"critic after": "critic", "24 completions": "exact"}, ylabel="V before the token",
-    )  # fmt: skip
-    axis.set_ylim(axis.get_ylim())  # of these two; the critic before would squeeze them
-    axis.plot(before, **plots.line("reference") | {"linewidth": 1}, label="critic before", zorder=1)
-    axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
-    axis.set_xticks(range(len(tokens)), text_of(tokens), rotation=60, fontsize=9)
-    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-figure.suptitle("The critic after PPO follows the black line roughly", x=0.01, ha="left")
+figure, axes = plt.subplots(2, 2, figsize=(11, 6.8))
+STYLES = {"critic before": "reference", "critic after": "critic", "24 completions": "exact"}
+for row, (i, tokens) in zip(axes, rows_of.items(), strict=True):
+    for axis, (name, values) in zip(row, said.items(), strict=True):
+        lines = {name: values[i, : len(tokens)], "24 completions": true_lines[i]}
+        plots.curves(lines, axis=axis, marker=True, styles=STYLES)
+        axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
+        axis.set_xticks(range(len(tokens)), text_of(tokens), rotation=60, fontsize=9)
+        axis.get_legend().remove()
+    row[0].set_ylabel("V before the token")
+axes[0, 0].set_title("Before PPO the critic judges word by word")
+axes[0, 1].set_title("After PPO it forecasts, roughly")
+lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+figure.legend(handles=lines.values(), loc="outside lower center", ncols=4)
 plt.show()
 
 # %% [markdown]

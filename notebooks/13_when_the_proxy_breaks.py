@@ -447,11 +447,11 @@ both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # 
 plots.curves(
     {
         "the proxy": proxy_curve,
-        "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
+        "lower of the two": [float(ensembles.worst_case(s).mean()) for s in both],
         "112,000 labels": [float(row["strong"].mean()) for row in found],
     },
-    steps, styles={"the proxy": "proxy", "lower of two": 0, "112,000 labels": 3},
-    xlabel="GRPO step", ylabel="score of the same answers", title="The others do not follow the proxy",
+    steps, styles={"the proxy": "proxy", "lower of the two": 0, "112,000 labels": 3},
+    xlabel="GRPO step", ylabel="score of the same answers", title="Many labels resist, two models do not",
 )  # fmt: skip
 plt.show()
 spread = [float(s.std(0).mean()) for s in both]
@@ -544,9 +544,11 @@ both = {"refreshed": (steps[4:], [gold_curve[4], *new_gold]), "frozen": (steps, 
 STYLES = {"refreshed": "policy", "frozen": "bad"}
 plots.curves(both, axis=left, styles=STYLES, marker=True, xlabel="GRPO step",
             ylabel="gold reward")  # fmt: skip
+left.set(ylim=(0, 1), title="After the refresh gold ends higher")
 own = {"refreshed": (range(21, 41), [row["reward"] for row in rows]),
        "frozen": (range(1, 41), [row["reward"] for row in log.rows])}  # fmt: skip
 plots.curves(own, axis=right, styles=STYLES, xlabel="GRPO step", ylabel="the run's own reward")
+right.set_title("Both rewards go on rising")
 for axis in (left, right):
     axis.axvline(20.5, **plots.line("exact"))
 plt.show()

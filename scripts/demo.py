@@ -261,7 +261,8 @@ def plot(folder: Path, table: Table, path: Path) -> None:
     proxy, meant = COLOURS["proxy"], COLOURS["gold"]
     with styled():
         figure = Figure(figsize=(10, 6.4))
-        above, below = figure.subfigures(2, 1)
+        grid = figure.add_gridspec(2)
+        above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
         left, right = above.subplots(1, 2)
         left.plot(steps, rewards, color=proxy, alpha=0.3, linewidth=1)
         left.plot(steps, running_mean(rewards), color=proxy)

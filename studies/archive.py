@@ -117,7 +117,7 @@ def draw_off_policy(page: str, docs: Path) -> None:
     names = [name for name in CORRECTIONS if name in table]
     titles = {
         "reviews": "Reviews: weights of whole answers\ndo harm, those of tokens do not",
-        "sums": "Sums: every correction prevents\nmuch of the collapse at lag 64",
+        "sums": "Sums: every correction prevents\na part of the collapse",
     }
     with styled():
         figure = Figure(figsize=(WIDTH, 3.9))

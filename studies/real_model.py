@@ -218,7 +218,8 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     runs = {n: rows for n, rows in found["curves"].items() if n.startswith("GRPO, seed")}
     with styled():
         figure = Figure(figsize=(8.5, 6.2))
-        above, below = figure.subfigures(2, 1, height_ratios=[1, 1.15])
+        grid = figure.add_gridspec(2, height_ratios=[1, 1.15])
+        above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
         reward, kl = above.subplots(1, 2)
         for (name, rows), line, colour in zip(runs.items(), ("-", "--", ":"), SERIES, strict=False):
             steps, style = [row["step"] for row in rows], {"color": colour, "linestyle": line}

@@ -63,7 +63,7 @@ def panels(count: int, columns: int, height: float, title: str) -> tuple[Any, li
 
 def legend_below(figure: Any, axes: Sequence[Any]) -> None:
     """Each label of the panels once, under all of them."""
-    found = {}
+    found: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
