@@ -205,6 +205,7 @@ axis = plots.curves(
 )  # fmt: skip
 axis.set_xticks(SIZES, [str(n) for n in SIZES])
 axis.minorticks_off()
+axis.set(ylim=(0, 1), title="More labels let more tries buy more gold")
 plt.show()
 
 # %% [markdown]
@@ -284,17 +285,19 @@ proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 pro
 golds = torch.stack([row["result"].gold for row in found])
 draw_mean(left, "proxy", steps, proxies)
 draw_mean(middle, "gold", steps, golds)
-left.set(xlabel="GRPO step", ylabel="proxy (standard deviations)", title="what training sees")
-middle.set(xlabel="GRPO step", ylabel="gold reward", title="what we mean")
+left.set(xlabel="GRPO step", ylabel="proxy (standard deviations)", title="The proxy goes on rising")
+middle.set(
+    xlabel="GRPO step", ylabel="gold reward", title="Gold does not rise with it", ylim=(0, 1)
+)
 distance = [max(nats, 0) ** 0.5 for nats in kl]
 draw_mean(right, "gold", distance, golds, "gold of GRPO")
 plots.curves(
     {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
-    marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="by distance",
+    marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="Gold turns with the distance",
 )  # fmt: skip
 for axis in (left, middle):
     axis.get_legend().remove()
-right.set_ylim(0.2, 0.6)
+right.set_ylim(0, 1)
 right.legend(loc="lower center")
 plt.show()
 
@@ -364,7 +367,7 @@ plots.bars(
     {"start to best": list(rise.values()), "best to end": list(fall.values())},
     ["sentiment", "topic", "politeness", "form", "repetition"],
     styles={"start to best": "gold", "best to end": "bad"}, ylabel="change of gold",
-    xlabel="term of the gold reward",
+    xlabel="term of the gold reward", title="Gold gains by some terms, then it loses by others",
 )  # fmt: skip
 plt.show()
 holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step, and then falls")
@@ -394,6 +397,7 @@ def against_distance(points):
 
 
 figure, axes = plots.panels(3)
+figure.suptitle("With more labels gold turns at a higher peak", x=0.01, ha="left")
 for axis, count in zip(axes, (600, 5400, 48600)):
     kinds = {"GRPO": recorded[count]["points"], "best of n": recorded[count]["best_of_n"]}
     both = {name: against_distance(points) for name, points in kinds.items()}
@@ -401,7 +405,7 @@ for axis, count in zip(axes, (600, 5400, 48600)):
         both, axis=axis, styles={"GRPO": "gold", "best of n": 0}, marker=True,
         xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"{count:,} labels",
     )  # fmt: skip
-    axis.set(xlim=(0, 6.5), ylim=(0.3, 1))
+    axis.set(xlim=(0, 6.5), ylim=(0, 1))
     if count > 600:
         axis.get_legend().remove()
 plt.show()
@@ -450,11 +454,11 @@ both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # 
 plots.curves(
     {
         "the proxy": proxy_curve,
-        "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
+        "lower of the two": [float(ensembles.worst_case(s).mean()) for s in both],
         "112,000 labels": [float(row["strong"].mean()) for row in found],
     },
-    steps, styles={"the proxy": "proxy", "lower of two": 0, "112,000 labels": 3},
-    xlabel="GRPO step", ylabel="score of the same answers",
+    steps, styles={"the proxy": "proxy", "lower of the two": 0, "112,000 labels": 3},
+    xlabel="GRPO step", ylabel="score of the same answers", title="Many labels resist, two models do not",
 )  # fmt: skip
 plt.show()
 spread = [float(s.std(0).mean()) for s in both]
@@ -548,9 +552,11 @@ both = {"refreshed": (steps[4:], [gold_curve[4], *new_gold]), "frozen": (steps, 
 STYLES = {"refreshed": "policy", "frozen": "bad"}
 plots.curves(both, axis=left, styles=STYLES, marker=True, xlabel="GRPO step",
             ylabel="gold reward")  # fmt: skip
+left.set(ylim=(0, 1), title="After the refresh gold ends higher")
 own = {"refreshed": (range(21, 41), [row["reward"] for row in rows]),
        "frozen": (range(1, 41), [row["reward"] for row in log.rows])}  # fmt: skip
 plots.curves(own, axis=right, styles=STYLES, xlabel="GRPO step", ylabel="the run's own reward")
+right.set_title("Both rewards go on rising")
 for axis in (left, right):
     axis.axvline(20.5, **plots.line("exact"))
 plt.show()
