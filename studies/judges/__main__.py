@@ -59,7 +59,7 @@ class JudgesConfig(StudyFlags):
 def plan(config: JudgesConfig) -> dict[str, Job]:
     """For each seed the pairs and what is learned from them; then a policy for each reward and seed."""
     settings, jobs = TOYS if config.quick else USUAL, list[Job]()
-    files = (f"docs/examples/{name}_reward.py" for name in ("judge", "rubric"))
+    files = ("docs/examples/judge_reward.py", "docs/examples/rubric_reward.py")
     code = ("studies.judges.stages", "studies.overoptimisation.stages", "rl.grpo_engine", *files)
 
     def add(name: str, stage: str, *needs: str, **arguments: Any) -> str:

@@ -92,8 +92,9 @@ def learn(folder: Path, settings: Settings, root: Path, *, start: int) -> None:
         place.mkdir(parents=True, exist_ok=True)
     save_gpt(base / MODEL_FILE, *load_gpt(KEPT))
     make_pairs(places[0], settings, folder, start=start, count=labels, wide=1.0)
-    what = dict(start=start, size=size, labels=labels, pairs=pairs)
-    train_reward_model(places[1], settings, folder, **what)
+    train_reward_model(
+        places[1], settings, folder, start=start, size=size, labels=labels, pairs=pairs
+    )
     for name in ("one", "two"):
         train_judge(folder, settings, name, start=start)
     score(folder, settings, start=start)
