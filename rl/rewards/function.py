@@ -227,7 +227,9 @@ class FunctionReward:
 
     def _row(self, rollout: Rollout, row: int) -> float:
         record, place = rollout.records[row], row_place(rollout, row)
-        offered = dict(record=record, ended=bool(rollout.has_eos[row]), messages=asked(record))
+        offered = dict(
+            record=record, ended=bool(rollout.has_eos[row]), messages=conversation(record)
+        )
         more = {name: offered[name] for name in self.wanted}
         value = self._called(place, record.prompt, rollout.responses[row], **more)
         return self._finite(value, place)
@@ -237,11 +239,11 @@ class FunctionReward:
         tokens = zip(rollout.response_tokens.tolist(), rollout.lengths.tolist(), strict=True)
         rows = []
         for record, text, (ids, n) in zip(rollout.records, rollout.responses, tokens, strict=True):
-            own = dict(answer=record.answer, messages=asked(record), completion_ids=ids[:n])
+            own = dict(answer=record.answer, messages=conversation(record), completion_ids=ids[:n])
             own |= dict(prompts=record.prompt, completions=text)
             if chats:
                 own |= dict(
-                    prompts=asked(record), completions=messages_of([Turn("assistant", text)])
+                    prompts=conversation(record), completions=messages_of([Turn("assistant", text)])
                 )
             rows.append({**record.meta, **own})
         self.columns |= {name for row in rows for name, value in row.items() if value is not None}
@@ -280,6 +282,6 @@ class FunctionReward:
         return number
 
 
-def asked(record: PromptRecord) -> list[dict[str, str]]:
+def conversation(record: PromptRecord) -> list[dict[str, str]]:
     """The conversation up to the answer, as messages; plain text is one user's turn."""
     return messages_of(record.turns or [Turn("user", record.prompt)])
