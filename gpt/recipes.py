@@ -308,6 +308,8 @@ class RecipeFlags(TrainingFlags):
     """Shape of a model that is made from nothing."""
     data: Data = USUAL
     """A world or a file (data/README.md)."""
+    columns: tuple[str, ...] = ()
+    """FIELD=COLUMN for a file whose columns have other names: prompt=problem answer=solution."""
 
     @classmethod
     def chosen_by(cls, arguments: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from data.sources import default_folder, is_world
+from data.sources import default_folder, is_world, name_columns
 from gpt.recipes import run_with_recipe
 from harness.device import open_device
 from harness.files import reading
@@ -66,6 +66,7 @@ def run_stage(stage: Stage, config: Any) -> Path:
     folder = config.out or default_folder(stage.name, config.data, config.model_name)
     if config.resume and not is_world(config.data):
         split_as_before(folder)
+    name_columns(config.data, config.columns)
     config, work = stage.open(config, device)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0

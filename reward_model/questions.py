@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data.records import SPLIT_KEY, key_of, shuffled, split_of
-from data.sources import is_world, source
+from data.sources import is_world, name_columns, source
 from gpt.folder import ModelFolder, open_model, place_of
 from gpt.generate import SamplingParams
 from gpt.lengths import open_prompts
@@ -25,6 +25,7 @@ from harness.files import (
     append_jsonl,
     display_path,
     read_jsonl,
+    reading,
     sha256_of,
     write_atomically,
 )
@@ -61,6 +62,8 @@ class QuestionFlags:
     """The judge that picks half of the pairs."""
     data: str | None = None
     """A world, or a file with prompts; default: what the model's run names."""
+    columns: tuple[str, ...] = ()
+    """FIELD=COLUMN for a file whose columns have other names, such as prompt=problem."""
     temperature: AboveZero = 1.0
     """tau of sampling."""
     max_new_tokens: AtLeastOne = 48
@@ -95,7 +98,9 @@ def questions(flags: QuestionFlags, count: int) -> list[Row]:
     files = {name: place_of(model) / MODEL_FILE for name, model in models.items() if model}
     made: Row = {name: sha256_of(file) for name, file in files.items() if file.exists()}
     made |= {name: vars(flags)[name] for name in ("data", "temperature", "max_new_tokens", "seed")}
-    made |= {"chat_arguments": [*flags.chat_arguments]} if flags.chat_arguments else {}
+    made |= {
+        name: [*given] for name in ("chat_arguments", "columns") if (given := vars(flags)[name])
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     lock(path)
@@ -129,7 +134,10 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     if not data:
         raise UserError(f"{flags.model} does not say what to ask it: give --data, a world or file")
     room = policy.config.context - flags.max_new_tokens
-    splits = open_prompts(source(data), data, tokenizer, room)
+    columns = flags.columns or ((found.run or {}).get("columns", ()) if not flags.data else ())
+    with reading():
+        name_columns(data, columns)
+        splits = open_prompts(source(data), data, tokenizer, room)
     records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
     params = SamplingParams(flags.temperature, max_new_tokens=flags.max_new_tokens)
 
