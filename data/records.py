@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
+from data.templates import Turn
 from harness.files import split_rule
 
 BY_PROMPT = 1  # the first rule by which files were split (harness/files.py)
@@ -32,6 +33,8 @@ class Asked:
     """What the records of a file's rows have in common."""
 
     question: str = field(default="", compare=False, repr=False)  # what splits it; "": its prompt
+    # The conversation that the prompt was written of, for who reads it in another form; None of plain text.
+    turns: tuple[Turn, ...] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class ResponseRecord(Asked):
 # ended, and its token ids.
 SPLIT_KEY = "split_key"  # a column that says by what a row is split, beside recorded tokens
 LABEL = "label"  # in the meta of a pair of which one answer is there: whether it is the chosen one
+TURNS = "turns"  # one with the messages of its conversation, there too
 RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
 
 

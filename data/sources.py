@@ -61,14 +61,21 @@ class Source(Protocol):
     """(start, end, right) of the steps that a response has written, in characters."""
 
 
-def source(data: str, chat: ChatForm | None = None) -> Source:
-    """The world or the file (its chats in the form `chat`) that --data names; UserError for neither."""
-    if is_world(data):
-        return cast(Source, importlib.import_module(f"data.worlds.{data}"))
-    return cast(Source, file_source(data, chat))
+def source(data: str, chat: ChatForm | None) -> Source:
+    """The world or the file (its chats in the form `chat`) that --data names; UserError for neither.
+
+    Whoever asks a model gives that of its tokenizer, so `chat` has no default; gpt/lengths.py opens the
+    prompts for a tokenizer. With None a file's chats are in our form.
+    """
+    return world_source(data) if is_world(data) else cast(Source, file_source(data, chat))
 
 
-def file_source(data: str | Path, chat: ChatForm | None = None) -> FileSource:
+def world_source(name: str) -> Source:
+    """The world of that name, whose prompts have one form for every model."""
+    return cast(Source, importlib.import_module(f"data.worlds.{name}"))
+
+
+def file_source(data: str | Path, chat: ChatForm | None) -> FileSource:
     """The file of that name, which has documents, answers or pairs as well; UserError without one."""
     require_data(str(data))
     from data.files.source import FileSource  # which a run on a world does not need
@@ -77,7 +84,7 @@ def file_source(data: str | Path, chat: ChatForm | None = None) -> FileSource:
 
 
 def place_of_data(data: str | Path) -> Path:
-    """The file or folder that --data names; that of a data set of the hub is fetched where it is missing."""
+    """The file or folder that --data names; a data set of the hub is fetched where it is missing."""
     found = hub_data(str(data))
     return hub_folder(*found) if found else Path(data)
 
@@ -118,12 +125,12 @@ def is_world(data: str) -> bool:
 
 def has_annotator(data: str) -> bool:
     """Whether --data names a world whose annotator labels new pairs; a file brings its own."""
-    return is_world(data) and source(data).prefers is not None
+    return is_world(data) and world_source(data).prefers is not None
 
 
 def is_checked(data: str) -> bool:
     """Whether --data names a world whose answers are right or wrong: it has no reward model, no pairs."""
-    return is_world(data) and source(data).CHECK is not None
+    return is_world(data) and world_source(data).CHECK is not None
 
 
 # --- the default folders of runs ------------------------------------------------------------------

@@ -44,6 +44,11 @@ class Turn(NamedTuple):
     text: str
 
 
+def messages_of(turns: Iterable[Turn]) -> list[dict[str, str]]:
+    """Turns as everyone's messages, in JSON too."""
+    return [{"role": turn.role, "content": turn.text} for turn in turns]
+
+
 class Written(NamedTuple):
     """A prompt and an answer to learn from, in a form of a chat; `odd` says how that form differs."""
 
@@ -132,10 +137,9 @@ class ChatForm:
         return environment.from_string(self.source)
 
     def _render(self, turns: Sequence[Turn], to_answer: bool) -> str:
-        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
         try:
             return self._compiled.render(
-                messages=messages,
+                messages=messages_of(turns),
                 tools=None,
                 documents=None,
                 add_generation_prompt=to_answer,
@@ -152,6 +156,17 @@ class ChatForm:
         for turn in turns:
             self.refuse_marks(turn.text)
         return self._render(turns, True)
+
+    def conversation(self, turns: Sequence[Turn], answer: str) -> str:
+        """A conversation with its answer, to the end: transformers' apply_chat_template(messages).
+
+        A mark in an answer, which could end it or begin another turn, is broken by a blank.
+        """
+        for turn in turns:
+            self.refuse_marks(turn.text)
+        for mark in sorted(self.marks, key=len, reverse=True):
+            answer = answer.replace(mark, f"{mark[:1]} {mark[1:]}")
+        return self._render([*stripped(turns), Turn("assistant", answer.strip())], False)
 
     def answered(self, turns: Sequence[Turn], answer: str) -> Written:
         """A conversation and its answer as the template itself writes both: text + answer + `end`.

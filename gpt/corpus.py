@@ -14,7 +14,7 @@ import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.records import ResponseRecord
-from data.sources import file_source, is_world, source
+from data.sources import file_source, is_world, world_source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.seeds import derive_seed
@@ -50,7 +50,7 @@ class WorldCorpus:
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer, batch_size: int, seed: int) -> None:
-        self.world = source(name)
+        self.world = world_source(name)
         if self.world.corpus is None or self.world.sample_response is None:
             raise UserError(
                 f"{name} has no texts: start from a model (scripts/smollm2.py makes one)"

@@ -139,7 +139,7 @@ def read_examples(
                 "not there: run python -m reward_model.reward_model_training"
                 f"{flags_for(config.data, config.preset)} first"
             )
-        answers = preferred_answers(file_source(pairs).pairs().records)
+        answers = preferred_answers(file_source(pairs, None).pairs().records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
         result = file_source(config.data, tokenizer.chat).responses()
@@ -163,7 +163,7 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     base = default_folder("pretraining", config.data, config.preset)
     if config.model is None and not (base / MODEL_FILE).exists():
         if not is_world(config.data):
-            file_source(config.data).responses()  # refuses prompts alone
+            file_source(config.data, None).responses()  # refuses prompts alone
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(

@@ -30,9 +30,10 @@ from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import read_header
 
 CONFIG_FILE, ADAPTER_FILE = "config.json", "adapter_config.json"  # the second is peft's
+EXPORTED = "glassbox_rlhf"  # in a config.json: what we say of a reward model that we wrote
 FILES = (
-    CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "vocab.json", "merges.txt", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja", ADAPTER_FILE,
+    CONFIG_FILE, "*.safetensors*", "pytorch_model*.bin*", "tokenizer*.json", "vocab.json", "merges.txt",
+    "added_tokens.json", "generation_config.json", "chat_template.jinja", ADAPTER_FILE,
 )  # fmt: skip
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
 
@@ -65,7 +66,8 @@ class ModelFolder:
         else:
             found = _opened(str(name), folder, tuple((path.name, *_state(path)) for path in files))
         for path in files:
-            if (found.run is None or found.base) and path.suffix != ".safetensors":
+            ours = found.run is not None and not found.base
+            if not ours and path.suffix not in (".safetensors", ".bin"):
                 record_input(path)
         return found
 
@@ -90,11 +92,17 @@ class ModelFolder:
             return hub_name(self.origin) or self.folder.resolve().name
         return published_start(self.run)
 
+    @property
+    def ours(self) -> Mapping[str, Any]:
+        """What an exported folder says of a reward model of ours; nothing of others."""
+        return self.about.get(EXPORTED) or {}
+
     def model(self, device: torch.device | str = "cpu") -> GPT:
         """The model, in eval mode, float32. UserError for a reward model, and for damaged weights."""
         if self.kind != "gpt":
             raise UserError(
-                f"{self.origin} is a reward model, which writes no answers: name a policy"
+                f"{self.origin} is a reward model, which writes no answers: name a policy as --model, and "
+                "this one as --reward-model"
             )
         if self.base is not None:
             from gpt import adapters
@@ -105,7 +113,7 @@ class ModelFolder:
         else:
             from gpt import huggingface
 
-            model = huggingface.load_hf(self.folder, self.shape)
+            model = huggingface.load_hf(self.folder, self.shape, self.about)
         if self.run is not None or self.has_tokenizer:
             model.n_text = self.tokenizer().n_vocab
         return model.to(device)
@@ -168,9 +176,9 @@ def _opened(origin: str, folder: Path, state: tuple[Any, ...]) -> ModelFolder:
         if "model_type" in config:
             from gpt import huggingface
 
-            shape, weights, template, settings = huggingface.described(folder, config)
+            kind, shape, weights, template, settings = huggingface.described(folder, config)
             return ModelFolder(
-                origin, folder, "gpt", shape, weights, template, None, config, settings
+                origin, folder, kind, shape, weights, template, None, config, settings
             )
         return _own(origin, folder, renamed(config))
 

@@ -24,6 +24,13 @@ from gpt.model import GPT
 from harness.device import on_device
 from harness.tensors import at_least_float32
 
+CHAT_TEMPERATURE = 0.7  # at 1 half of what a small chat model writes is noise
+
+
+def temperature_of_use(is_chat: bool, trained: float = 1.0) -> float:
+    """The tau of answers that people read, where none is named: that of training, less for a chat model."""
+    return min(trained, CHAT_TEMPERATURE) if is_chat else trained
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -119,8 +126,10 @@ def choose_tokens(
         logits = logits / params.temperature
     if not params.greedy:
         logits = truncate_logits(logits, params)
+    likeliest = logits.argmax(-1, keepdim=True) if params.greedy else None
     probs = logits.softmax(-1)  # (N, V)
-    tokens = logits.argmax(-1, keepdim=True) if params.greedy else inverse_cdf(probs, uniforms)
+    del logits  # of 150,000 tokens each copy counts
+    tokens = inverse_cdf(probs, uniforms) if likeliest is None else likeliest
     return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)
 
 
@@ -166,11 +175,12 @@ def next_token(
     states: Sequence[DecodeState], teacher_share: float, params: SamplingParams, uniforms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
-    logits, *of_teacher = (reader.model.logits(reader.last) for reader in states)  # (rows, V)
-    if not of_teacher:
-        tokens, log_probs = choose_tokens(logits, params, uniforms)
+    reader, *teachers = states
+    if not teachers:  # the logits have no name here, so that they go when they are used
+        tokens, log_probs = choose_tokens(reader.model.logits(reader.last), params, uniforms)
         return tokens, log_probs, log_probs
-    mixture = mixed_logits(logits, of_teacher[0], teacher_share, params.temperature)
+    logits, of_teacher = (each.model.logits(each.last) for each in states)  # (rows, V)
+    mixture = mixed_logits(logits, of_teacher, teacher_share, params.temperature)
     tokens, log_probs = choose_tokens(mixture, params, uniforms)
     own = (at_least_float32(logits) / params.temperature).log_softmax(-1)
     return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)

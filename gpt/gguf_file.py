@@ -105,7 +105,9 @@ def tensors_of(model: GPT, kind: str) -> dict[str, Tensor]:
                 tensors[name] = x.view(count, 2, -1, x.shape[1]).transpose(1, 2).reshape(x.shape)
         if shape.rope_factor:
             turn = shape.head_width, shape.rope_base
-            tensors["rope_freqs.weight"] = speeds(*turn) / speeds(*turn, shape.rope_factor)
+            tensors["rope_freqs.weight"] = speeds(*turn) / speeds(
+                *turn, shape.rope_factor, shape.rope_linear
+            )
     return tensors
 
 

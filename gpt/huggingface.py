@@ -1,8 +1,8 @@
 """Published GPT-2 and Llama weights: open them, write them, have the hub's client fetch them.
 
-A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors, or shards of it
-with their index. A Llama's tensors carry the names of `llama_name`, a GPT-2's those used in
-gpt/model.py, with these differences:
+A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors, or an older
+pytorch_model.bin, or shards of it with their index. A Llama's tensors carry the names of `llama_name`,
+a GPT-2's those used in gpt/model.py, with these differences:
 
     transformer.           before every name in files that transformers writes, not in OpenAI's
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
@@ -10,13 +10,16 @@ gpt/model.py, with these differences:
     lm_head.weight         in some files: the output head, although it is tied to wte
     _orig_mod., module.    in the names of compiled or distributed models: taken out
 
-The c_proj of attention is square, so a forgotten transpose passes every check of shapes.
+The c_proj of attention is square, so a forgotten transpose passes every check of shapes. Some kinds are
+Llamas whose matrices are stored in another way: `as_llama` makes them a Llama's.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gpt.checkpoint import check_layers, checked_shape, shaped
-from gpt.folder import ADAPTER_FILE, CONFIG_FILE
+from gpt.folder import ADAPTER_FILE, CONFIG_FILE, EXPORTED
 from gpt.llama import FAST, SLOW, TRAINED, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
@@ -42,14 +45,23 @@ from gpt.tokenizer_files import (
     write_tokenizer,
 )
 from harness.errors import UserError
-from harness.files import expanded, read_object, record_input, write_atomically, write_json
+from harness.files import (
+    as_user_error,
+    expanded,
+    read_object,
+    record_input,
+    write_atomically,
+    write_json,
+)
 from harness.paths import MODEL_FILE
-from harness.safetensors_file import read_header
+from harness.safetensors_file import read_header, require_floats
 
-INDEX = f"{MODEL_FILE}.index.json"  # of shards
+PICKLE = "pytorch_model.bin"  # of before safetensors
+INDEX = ".index.json"  # behind the name of what shards hold
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
+SCORE = "score.weight"  # of a classifier; with one label (1, D), a reward model's head
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 WRAPPED = re.compile(r"(?<![^.])(_orig_mod|module)\.")
 # Tables that old files hold and models compute.
@@ -71,14 +83,27 @@ SIZES: dict[str, dict[str, str]] = {
 SWITCHES: dict[str, dict[str, Any]] = {
     "llama": {}, "mistral": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True},
     "olmo2": {"qk_norm": True, "norms_after": True}, "smollm3": {"unturned": 4},
+    "phi3": {}, "granite": {}, "ernie4_5": {},
 }  # fmt: skip
+# Kinds in which attention_bias means queries, keys, values and output; others do not read it.
+BIASED = ("llama", "qwen3", "olmo2", "smollm3", "granite")
+BIASES = {"qkv_bias", "o_bias"}
+MULTIPLIERS = (  # Granite's
+    "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"
+)  # fmt: skip
 # What transformers takes where config.json lacks a key.
 MISSING: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 4096}, "qwen2": {"use_sliding_window": False},
     "qwen3": {"use_sliding_window": False, "head_dim": 128}, "olmo2": {"rms_norm_eps": 1e-5},
     "smollm3": {"use_sliding_window": False, "rope_theta": 2e6, "tie_word_embeddings": True},
+    "phi3": {"rms_norm_eps": 1e-5},
+    "ernie4_5": {
+        "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": True, "head_dim": 128,
+        "num_key_value_heads": 2,
+    },
 }  # fmt: skip
 CLASSIFIER = "ForSequenceClassification"  # of an architecture with a score
+OTHER_HEAD = re.compile(f"For(?!CausalLM|{CLASSIFIER[3:]})")  # of one with another head
 LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": SLOW, "high_freq_factor": FAST,
     "original_max_position_embeddings": TRAINED,
@@ -96,6 +121,7 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "llama": {
         "hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None),
+        "use_bias": (None, False),
         "partial_rotary_factor": (None, 1), "quantization_config": (None,),
         "num_experts": (None, 0), "num_local_experts": (None, 0), "n_routed_experts": (None, 0),
     },
@@ -107,28 +133,60 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
 
 def described(
     folder: Path, config: Mapping[str, Any]
-) -> tuple[GPTConfig, int, str | None, dict[str, Any]]:
-    """Shape, number of weights, chat template and tokenizer_config.json of a folder; or UserError."""
+) -> tuple[str, GPTConfig, int, str | None, dict[str, Any]]:
+    """Kind, shape, number of weights, chat template and tokenizer_config.json of a folder; or UserError.
+
+    A classifier with one label is a reward model.
+    """
     if (folder / ADAPTER_FILE).exists():  # transformers would apply it
         merge = "merge it with peft's merge_and_unload and save_pretrained, or take it out of the folder"
         raise UserError(f"{folder} holds full weights and an adapter, {ADAPTER_FILE}: {merge}")
+    shape, kind = published_shape(config, folder / CONFIG_FILE), "gpt"
+    sizes: dict[str, int] = {}
+    for file in weight_files(folder):
+        pickle = file.suffix == ".bin"
+        found = {name: x.numel() for name, x in unpickled(file, "meta").items()} if pickle else None
+        sizes |= {WRAPPED.sub("", k): n for k, n in (found or read_header(file)[1]).items()}
     if any(str(name).endswith(CLASSIFIER) for name in config.get("architectures") or ()):
-        raise UserError(
-            f"{folder} holds a reward model in transformers' layout, which no command opens: name the "
-            "run of reward_model_training that it was exported from, or train one with that"
-        )
-    shape = published_shape(config, folder / CONFIG_FILE)
-    weights = sum(sum(read_header(file)[1].values()) for file in weight_files(folder))
+        kind, labels = "reward_model", sizes.get(SCORE, 0) // shape.n_embd
+        if isinstance(shape, LlamaConfig):
+            shape = replace(shape, own_head=False)  # which a classifier has not
+        more = [name for name in sizes if name.startswith("score.") and name != SCORE]
+        if labels != 1 or more:
+            part = more[0] if more else f"num_labels {labels}"
+            raise UserError(
+                f"{folder} is a classifier with {part}: a reward model has num_labels 1, one {SCORE}"
+            )
     settings = settings_in(folder / SETTINGS_FILE)
-    return shape, weights, chat_template_in(folder, settings), settings
+    return kind, shape, sum(sizes.values()), chat_template_in(folder, settings), settings
 
 
-def load_hf(folder: Path, shape: GPTConfig) -> GPT:
+def load_hf(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> GPT:
     """The model of this shape in a folder: float32, in eval mode, with dropout 0.
 
-    Raises UserError for files that are damaged or not exactly this architecture.
+    `config` is what config.json holds. Raises UserError for files that are damaged or not exactly this
+    architecture.
     """
+    return _built(read_weights(weight_files(folder), shape), shape, config, folder)
+
+
+def load_classifier(
+    folder: Path, shape: GPTConfig, config: Mapping[str, Any]
+) -> tuple[GPT, Tensor]:
+    """A reward model's trunk and its score (1, D), as `load_hf`."""
     tensors = read_weights(weight_files(folder), shape)
+    score = tensors.pop(SCORE)
+    require_floats({SCORE: score}, folder / MODEL_FILE)
+    headless = {**config, "tie_word_embeddings": False}
+    return _built(tensors, shape, headless, folder), score.float()
+
+
+def _built(
+    tensors: Mapping[str, Tensor], shape: GPTConfig, config: Mapping[str, Any], folder: Path
+) -> GPT:
+    if isinstance(shape, LlamaConfig):
+        with as_user_error(folder):
+            tensors = as_llama(config, shape, tensors)
     check_layers(shape, tensors, folder / MODEL_FILE)
     remedy = "name a folder whose files belong together"
     return shaped(tensors, shape, folder / MODEL_FILE, remedy)
@@ -164,6 +222,7 @@ def save_hf(
     tokenizer: Tokenizer | None = None,
     score: Tensor | None = None,  # (1, D), of a reward model
     dtype: torch.dtype = torch.float32,
+    about: Mapping[str, Any] | None = None,  # what we say of it besides
 ) -> None:
     """Write config.json and model.safetensors as transformers 5 does, in this dtype and atomically.
 
@@ -171,7 +230,7 @@ def save_hf(
     """
     folder, config = expanded(Path(folder)), hub_config(model)
     config["dtype"] = str(dtype).removeprefix("torch.")
-    tensors = {} if score is None else {"score.weight": score}
+    tensors = {} if score is None else {SCORE: score}
     for name, tensor in merged_state(model).items():
         turned = name.endswith(TRANSPOSED)  # which no tensor of a Llama does
         tensors[their_name(name, model.config)] = tensor.t() if turned else tensor
@@ -190,24 +249,37 @@ def save_hf(
     if score is not None:
         name = class_name(config["model_type"])
         config |= {"architectures": [f"{name}{CLASSIFIER}"]}
-        config |= {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
+        config |= {
+            "id2label": {"0": "reward"},
+            "label2id": {"reward": 0},
+            EXPORTED: dict(about or {}),
+        }
     write_json(folder / CONFIG_FILE, config)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """model.safetensors, or the shards that its index names; UserError for one that is missing."""
-    files = [folder / MODEL_FILE]
-    if not files[0].is_file() and (folder / INDEX).is_file():
-        names = read_object(folder / INDEX)["weight_map"].values()
-        files = [folder / Path(name).name for name in sorted(set(names))]
-    missing = [path.name for path in files if not path.is_file()]
-    if missing:
-        raise UserError(
-            f"{folder} holds no {missing[0]} (transformers' save_pretrained makes it of pickles, peft's "
-            f"merge_and_unload of LoRA): name a folder with it and {CONFIG_FILE}, or a model of the hub as "
-            "hf://OWNER/NAME"
-        )
-    return files
+    """model.safetensors, or a pickle, or the shards of either that its index names.
+
+    UserError where there is none, or where a shard is missing.
+    """
+    for name in (MODEL_FILE, PICKLE):
+        if (folder / name).is_file():
+            return [folder / name]
+        if (index := folder / f"{name}{INDEX}").is_file():
+            names = sorted(
+                {Path(shard).name for shard in read_object(index)["weight_map"].values()}
+            )
+            files = [folder / shard for shard in names]
+            if missing := [path.name for path in files if not path.is_file()]:
+                raise UserError(
+                    f"{folder} lacks {', '.join(missing)}, of the {len(names)} files that {index.name} "
+                    "names: fetch them into the folder"
+                )
+            return files
+    raise UserError(
+        f"{folder} holds no {MODEL_FILE} (peft's merge_and_unload makes it of LoRA): name a folder with it "
+        f"and {CONFIG_FILE}, or a model of the hub as hf://OWNER/NAME"
+    )
 
 
 def published_shape(values: Mapping[str, Any], path: Path) -> GPTConfig:
@@ -239,9 +311,18 @@ def rotary_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(values.get("rope_scaling") or values.get("rope_parameters") or {})
 
 
+def turning_of(rope: Mapping[str, Any]) -> Any:
+    """The kind of rotary positions, as newer and older files call it."""
+    return rope.get("rope_type", rope.get("type", "unnamed" if "factor" in rope else "default"))
+
+
 def other_part(kind: str, values: Mapping[str, Any]) -> str | None:
     """The first part in a config.json that is not computed here; None without any."""
     rope, parts = rotary_of(values), dict(ARCHITECTURE["llama"])
+    if kind in BIASED:
+        parts["attention_bias"] += (True,)
+    for name in filter(OTHER_HEAD.search, map(str, values.get("architectures") or ())):
+        return f"the head of {name}"
     if kind == "gpt2":
         parts |= ARCHITECTURE["gpt2"] | {"n_inner": (None, 4 * (values.get("n_embd") or 0))}
     for key, here in parts.items():
@@ -253,9 +334,11 @@ def other_part(kind: str, values: Mapping[str, Any]) -> str | None:
         return f"layers of {min(other)}"
     if kind != "gpt2" and kind not in SWITCHES:
         return "parts of its own"
-    turning = rope.get("rope_type", rope.get("type", "unnamed" if "factor" in rope else "default"))
+    turning = turning_of(rope)
     llama3 = all(rope.get(k) == v == values.get(k, v) for k, v in LLAMA3.items())
-    if not (llama3 or turning == "default") or any(isinstance(x, dict) for x in rope.values()):
+    if not (llama3 or turning in ("default", "linear")) or any(
+        isinstance(x, dict) for x in rope.values()
+    ):
         return f"rotary positions {rope!r:.160}"
     return None if unturned_of(values) else f"no_rope_layers {values['no_rope_layers']!r:.80}"
 
@@ -281,24 +364,72 @@ def llama_switches(kind: str, values: Mapping[str, Any], path: Path) -> dict[str
         "rope_base": rope.get("rope_theta", values.get("rope_theta", 1e4)),
         "norm_eps": values.get("rms_norm_eps", 1e-6),
     }
-    if rope.get("rope_type") == "llama3":
+    if turning_of(rope) != "default":
         numbers["rope_factor"] = rope.get("factor")
-    for name, value in numbers.items():
+    switches["rope_linear"] = turning_of(rope) == "linear"
+    for name, value in (numbers | multipliers_of(kind, values)).items():
         if type(value) not in (int, float) or not 0 < value < 1e30:
             raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
     if width and width * values["num_attention_heads"] != values["hidden_size"]:
         switches["d_head"] = width
     if "unturned" in switches:
         switches["unturned"] = unturned_of(values)
+    if values.get("attention_bias"):
+        switches |= dict.fromkeys(BIASES, True)
     tied = values.get("tie_word_embeddings", False)
-    return switches | numbers | {"own_head": not tied if isinstance(tied, bool) else tied}
+    own = kind == "granite" or not tied if isinstance(tied, bool) else tied
+    return switches | numbers | {"own_head": own}
+
+
+def multipliers_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Granite's four numbers; none of other kinds."""
+    return {name: values.get(name, 1.0) for name in MULTIPLIERS} if kind == "granite" else {}
+
+
+def as_llama(
+    values: Mapping[str, Any], config: LlamaConfig, tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors of a kind that is a Llama in another form, in a Llama's; `values` is config.json.
+
+    Phi-3     queries, keys and values are one matrix, both inputs of SwiGLU another: taken apart
+    ERNIE     turns entries 2i and 2i + 1, as the paper does: rows of queries and keys change places
+    Granite   multiplies the embedding, scores, what a block adds, and logits by numbers of config.json:
+              here their matrices are multiplied, for which a tied head becomes one of its own
+    """
+    kind, d, made = values["model_type"], config.head_width, dict(tensors)
+    keys = config.n_head * d  # where they begin in a matrix of queries, keys and values
+    fused = {
+        "qkv_proj": ("qkv", (keys, keys + config.n_key_head * d)),
+        "gate_up_proj": (("gate", "up"), (config.n_inner,)),
+    }
+    factors: dict[str, float] = {}
+    if kind == "granite":
+        embedding, scores, added, logits = multipliers_of(kind, values).values()
+        factors = {"wte": embedding, "lm_head": 1 / logits, "q_proj": scores * math.sqrt(d)}
+        factors |= {"o_proj": added, "down_proj": added}
+        if values.get("tie_word_embeddings"):
+            made[HEAD] = made["wte.weight"]
+    for name, tensor in list(made.items()):
+        part = name.rpartition(".")[0].rpartition(".")[2]
+        if kind == "phi3" and part in fused and tensor.ndim == 2:
+            names, ends = fused[part]
+            rows = zip(names, tensor.tensor_split(ends), strict=True)
+            made |= {name.replace(part, f"{each}_proj"): own.clone() for each, own in rows}
+            del made[name]
+        elif kind == "ernie4_5" and part in ("q_proj", "k_proj") and len(tensor) % d == 0:
+            made[name] = tensor.unflatten(0, (-1, d // 2, 2)).transpose(1, 2).flatten(0, 2)
+        elif part in factors:
+            made[name] = tensor.float() * factors[part]
+    return made
 
 
 def model_type(config: GPTConfig) -> str:
     """What config.json calls a model of this shape; UserError for switches that no kind has together."""
     if not isinstance(config, LlamaConfig):
         return "gpt2"
-    on = {name for of_kind in SWITCHES.values() for name in of_kind if vars(config)[name]}
+    names = BIASES.union(*SWITCHES.values())
+    on = {name for name in names if vars(config)[name]}
+    on -= BIASES if on >= BIASES else set()  # of attention_bias, which many kinds have
     for kind, switches in SWITCHES.items():
         if on == switches.keys():
             return kind
@@ -320,8 +451,10 @@ def hub_config(model: GPT) -> dict[str, Any]:
     if isinstance(config, LlamaConfig):
         table |= {"head_dim": config.head_width, "tie_word_embeddings": not config.own_head}
         table |= {"rope_theta": config.rope_base, "rms_norm_eps": config.norm_eps}
+        table["attention_bias"] = config.o_bias
         if config.rope_factor:
-            table["rope_scaling"] = LLAMA3 | {"factor": config.rope_factor}
+            turning = {"rope_type": "linear"} if config.rope_linear else LLAMA3
+            table["rope_scaling"] = turning | {"factor": config.rope_factor}
         if config.unturned:
             table["no_rope_layers"] = turned_layers(config.n_layer, config.unturned)
         # Else some kinds have ids that a small vocabulary lacks.
@@ -356,7 +489,9 @@ def their_name(name: str, config: GPTConfig) -> str:
 
 
 def own_name(name: str, config: GPTConfig, prefix: str) -> str:
-    """Our name of a stored tensor; one that stands outside of `prefix` is none of ours."""
+    """Our name of a stored tensor; one that stands outside of `prefix` is none of ours, but a score."""
+    if name == SCORE:
+        return name
     if isinstance(config, LlamaConfig):
         return llama_name(name, config, ours=True)
     return name.removeprefix(prefix) if name.startswith(prefix) else f"{name} (no {prefix})"
@@ -369,6 +504,9 @@ def read_weights(files: Sequence[Path], config: GPTConfig) -> dict[str, Tensor]:
     """
     stored: dict[str, Tensor] = {}
     for path in files:
+        if path.suffix == ".bin":
+            stored |= {WRAPPED.sub("", n): x for n, x in unpickled(path, "cpu").items()}
+            continue
         path.open("rb").close()  # says why it cannot be opened, which safetensors does not
         try:
             with safe_open(
@@ -398,13 +536,28 @@ def read_weights(files: Sequence[Path], config: GPTConfig) -> dict[str, Tensor]:
     return tensors
 
 
+def unpickled(path: Path, device: str) -> dict[str, Tensor]:
+    """The tensors of a pickle, in which nothing else may be: any other could run code."""
+    try:
+        found = torch.load(record_input(path), map_location=device, weights_only=True)
+        return {name: tensor.detach() for name, tensor in found.items()}
+    except OSError:
+        raise
+    except Exception as error:  # of zip, pickle and PyTorch
+        raise UserError(
+            f"{path} is no pickle of tensors alone ({type(error).__name__}): fetch it again, or write it "
+            "with transformers' save_pretrained"
+        ) from error
+
+
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
 HUB_FILES = [
-    CONFIG_FILE, MODEL_FILE, INDEX, "model-*.safetensors", ADAPTER_FILE, ADAPTER_WEIGHTS,
+    CONFIG_FILE, MODEL_FILE, f"{MODEL_FILE}{INDEX}", "model-*.safetensors", ADAPTER_FILE, ADAPTER_WEIGHTS,
     *TOKENIZER_FILES, "README.md", "LICENSE*",
 ]  # fmt: skip
+PICKLES = ["pytorch_model*.bin", f"{PICKLE}{INDEX}"]  # fetched where there is no other
 
 
 @cache
@@ -425,10 +578,11 @@ def hub_folder(repo: str, name: str) -> Path:
         install = f'a model of the hub needs {error.name}: run pip install -e ".[hub]"'
         raise UserError(f"{name} is no folder here, and {install}, or {by_hand}") from error
     try:
-        revision = REVISIONS.get(repo)
-        return Path(
-            snapshot_download(repo, revision=revision, allow_patterns=HUB_FILES, etag_timeout=5)
-        )
+        more: dict[str, Any] = {"revision": REVISIONS.get(repo), "etag_timeout": 5}
+        folder = Path(snapshot_download(repo, allow_patterns=HUB_FILES, **more))
+        if not [*folder.glob("*.safetensors")]:
+            snapshot_download(repo, allow_patterns=PICKLES, **more)
+        return folder
     except Exception as error:  # the client's own, and those of the libraries for HTTP under it
         first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".: ")
         raise UserError(

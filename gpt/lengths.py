@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.records import SPLITS, PromptRecord
-from data.sources import Source
+from data.sources import Source, source
 from gpt.tokenizer import Tokenizer
 from harness.console import say_always
 from harness.errors import UserError
@@ -92,12 +92,14 @@ def check_fit(source: str, lengths: Lengths, limits: Limits, what: str) -> None:
 
 
 def open_prompts(
-    found: Source, data: str, tokenizer: Tokenizer, room: int
-) -> dict[str, list[PromptRecord]]:
-    """The prompts of a source per split; those longer than `room` are left out, counted.
+    data: str, tokenizer: Tokenizer, room: int
+) -> tuple[Source, dict[str, list[PromptRecord]]]:
+    """What --data names, and its prompts per split in the form that the tokenizer's model reads.
 
-    UserError if these are more than half, or if a split has none left.
+    Those longer than `room` are left out, counted. UserError if these are more than half, or if a split
+    has none left.
     """
+    found = source(data, tokenizer.chat)
     limits = Limits(room, 0, room)
     splits = {split: found.prompts(split) for split in SPLITS}
     texts = [record.prompt for records in splits.values() for record in records]
@@ -110,4 +112,4 @@ def open_prompts(
     if empty := [split for split, records in kept.items() if not records]:
         why = f"{len(lengths)} different prompts leave none for {' and '.join(empty)}"
         raise UserError(f"{data}: {why}: give more, or lower --max-new-tokens")
-    return kept
+    return found, kept

@@ -13,9 +13,11 @@ the cache, whose heads are those of the keys. SmolLM2-135M (arXiv:2502.02737), f
 What later ones changed, each a field of `LlamaConfig`:
 
     qkv_bias     queries, keys and values have a bias                  Qwen2, arXiv:2407.10671
+    o_bias       what attention gives has one, too                     InternLM, arXiv:2403.17297
     qk_norm      RMSNorm of each query and each key before the turn    Qwen3, arXiv:2505.09388
     d_head       a head has this width, not D/H                        Qwen3
     rope_factor  slow turns are slower by this factor                  Llama 3.1, arXiv:2407.21783
+    rope_linear  all turns are, not the slow ones alone                arXiv:2306.15595
     unturned     one of so many layers does not turn: it reads no      SmolLM3; arXiv:2501.18795
                  positions
     own_head     the head is a matrix of its own, not wte              TinyLlama, arXiv:2401.02385
@@ -63,6 +65,8 @@ class LlamaConfig(GPTConfig):
     unturned: int = 0
     own_head: bool = False
     norms_after: bool = False
+    o_bias: bool = False
+    rope_linear: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,28 +102,31 @@ class RMSNorm(nn.Module):
 
 
 def rotation(
-    positions: Tensor, width: int, base: float, dtype: torch.dtype, factor: float = 0.0
-) -> Turn:
+    positions: Tensor, width: int, base: float, dtype: torch.dtype, factor: float = 0.0,
+    linear: bool = False,
+) -> Turn:  # fmt: skip
     """cos and sin of the angles p / base^(2i/d), i < d/2 (Su et al. 2021, arXiv:2104.09864, Eq. 15).
 
     positions (N or 1, S) -> two of (N or 1, 1, S, d/2). Angles are float32: at position 8000 a bfloat16
     one would be off by turns. With a `factor` a pair is slowed by it that turns less than `SLOW` times
-    within `TRAINED` positions, one that does `FAST` times is not, and between them in part.
+    within `TRAINED` positions, one that does `FAST` times is not, and between them in part; `linear` slows
+    all of them.
     """
-    speed = speeds(width, base, factor, positions.device)
+    speed = speeds(width, base, factor, linear, positions.device)
     angle = positions[:, None, :, None].float() * speed
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
 def speeds(
-    width: int, base: float, factor: float = 0.0, device: torch.device | None = None
-) -> Tensor:
+    width: int, base: float, factor: float = 0.0, linear: bool = False,
+    device: torch.device | None = None,
+) -> Tensor:  # fmt: skip
     """By how much each position turns the pairs, (d/2,): slowed by a `factor` as in `rotation`."""
     pair = torch.arange(0, width, 2, device=device, dtype=torch.float32)  # 2i
     speed = base ** (-pair / width)
     if factor:
         turns = TRAINED * speed / (2 * math.pi)
-        kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
+        kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 0 if linear else 1)
         speed = speed * (kept + (1 - kept) / factor)
     return speed
 
@@ -151,7 +158,7 @@ class GroupedAttention(nn.Module):
         self.q_proj = nn.Linear(D, queries, bias=config.qkv_bias)
         self.k_proj = nn.Linear(D, keys, bias=config.qkv_bias)
         self.v_proj = nn.Linear(D, keys, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(queries, D, bias=False)
+        self.o_proj = nn.Linear(queries, D, bias=config.o_bias)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             widths = (queries, keys) if config.norms_after else (self.width, self.width)
@@ -251,7 +258,8 @@ class Llama(GPT):
     def embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Turn]:
         """The embedding, (N, S, D), without positions: they are the turn of queries and keys."""
         x, c = self.wte(tokens), self.config
-        return x, rotation(positions, c.head_width, c.rope_base, x.dtype, c.rope_factor)
+        slower = c.rope_factor, c.rope_linear
+        return x, rotation(positions, c.head_width, c.rope_base, x.dtype, *slower)
 
 
 MODEL, SHAPE = Llama, LlamaConfig  # of a checkpoint whose header says llama (gpt/checkpoint.py)

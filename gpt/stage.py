@@ -14,11 +14,19 @@ from typing import Any
 import torch
 
 from data.sources import default_folder, is_world, name_columns
-from gpt.recipes import run_with_recipe
+from gpt.memory import warn_of_memory
+from gpt.recipes import ModelFlags, run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
-from harness.run_folder import finish_run, open_run, split_as_before, training_steps, write_report
+from harness.run_folder import (
+    finish_run,
+    open_run,
+    record_steps,
+    split_as_before,
+    training_steps,
+    write_report,
+)
 from harness.training_state import saved_step
 
 Rows = list[dict[str, Any]]
@@ -63,6 +71,8 @@ class Stage:
 def run_stage(stage: Stage, config: Any) -> Path:
     """Open, plan, train and keep, in a run folder that can be resumed."""
     device = open_device(config.device, config.precision)
+    if isinstance(config, ModelFlags):
+        warn_of_memory(config, device)
     folder = config.out or default_folder(stage.name, config.data, config.model_name)
     if config.resume and not is_world(config.data):
         split_as_before(folder)
@@ -71,6 +81,8 @@ def run_stage(stage: Stage, config: Any) -> Path:
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     plan = stage.plan(config, work, folder, done)
+    if getattr(config, "steps", None) is None:
+        record_steps(folder, plan.steps)
     log = MetricLog(
         plan.steps, path=folder / "metrics.jsonl", every=plan.every, show=plan.show, start=done,
         title=plan.title or stage.name, extra_steps=plan.extra_steps,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.sources import USUAL, data_name, is_world, source
+from data.sources import USUAL, data_name, is_world, world_source
 from gpt.folder import open_model
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
@@ -41,7 +41,7 @@ def open_teacher(
     if name is None and not (folder / MODEL_FILE).exists():
         flags = "" if data == USUAL else f" --data {data}"
         advice = "pass --teacher a larger model with the student's tokenizer"
-        if preset == "tiny" and is_world(data) and source(data).corpus:
+        if preset == "tiny" and is_world(data) and world_source(data).corpus:
             advice = f"make it with  python scripts/make_teacher.py{flags}"
         raise UserError(f"there is no teacher in {display_path(folder)}: {advice}")
     teacher, teacher_tokenizer = open_model(name or folder, device)

@@ -52,7 +52,7 @@ def own_tokenizer(data: str) -> Tokenizer:
     It counts in the first OWN_TEXT characters, and takes one id for each 100 of them, 512 to 4,096.
     """
     texts, size = list[str](), 0
-    for text in file_source(data).documents(say=False):
+    for text in file_source(data, None).documents(say=False):
         texts.append(text[: OWN_TEXT - size])
         size += len(texts[-1])
         if size >= OWN_TEXT:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +29,41 @@ def peak_memory() -> float:
         return 0.0
     unit = 1 if sys.platform == "darwin" else 1024
     return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that are free on a card, or in the machine's memory; infinite where nobody knows."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return float(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
+    return free_ram(Path("/"))
+
+
+def free_ram(root: Path) -> float:
+    """Free bytes by the files of Linux under `root`, within the limits of a container or of a job.
+
+    A limit counts pages of files, which can go; what programs hold is `anon` (cgroup v2) or `total_rss`.
+    Elsewhere it is all the memory that the machine has.
+    """
+    free = math.inf
+    with suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
+        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(KeyError, OSError):
+        numbers = dict(re.findall(r"(\w+):\s+(\d+) kB", (root / "proc/meminfo").read_text()))
+        free = 1024.0 * int(numbers["MemAvailable"])
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kind, place = line.split(":", 2)
+            limit, held = ("memory.limit_in_bytes", "total_rss") if kind else ("memory.max", "anon")
+            top = root / "sys/fs/cgroup" / kind
+            group = top / place.strip("/")
+            for each in (group, *group.parents) if kind in ("", "memory") else ():
+                with suppress(OSError, ValueError):  # "max", or none of this name
+                    used = dict(map(str.split, (each / "memory.stat").read_text().splitlines()))
+                    free = min(free, float((each / limit).read_text()) - int(used.get(held, 0)))
+                if each == top:
+                    break
+    return free
 
 
 def pick_device(name: str = "auto") -> torch.device:

@@ -91,6 +91,17 @@ def saved_run() -> Path | None:
     return folder if folder and (folder / STATE_FILE).exists() else None
 
 
+def record_steps(folder: Path, steps: int) -> None:
+    """Write the number of steps that follows from other flags beside what the run is made with."""
+
+    def write() -> None:
+        started = read_object(folder / CONFIG_FILE)
+        made = started[MADE_WITH] | {"steps": steps}
+        write_json(folder / CONFIG_FILE, started | {MADE_WITH: made})
+
+    on_main(write)
+
+
 def split_as_before(folder: Path) -> None:
     """Let a run that goes on in the folder split files as it did; one that does not say how, by rule 1."""
     path = folder / CONFIG_FILE
@@ -327,6 +338,8 @@ def _check_same_run(
         free.remove("steps")
     for name in dict.fromkeys([*started, *now]):
         was = started.get(name, defaults.get(name))
+        if (name, was) == ("steps", None) != (name, now.get(name)):  # what its start has printed
+            was = (started.get(MADE_WITH) or {}).get(name)
         if name in free or (name not in now and not was) or _same(was, now.get(name)):
             continue
         revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"

@@ -134,8 +134,13 @@ assert equal == [True] * 9 + [False] * 3
 plots.code(meaning, docstring=False)
 
 # %% [markdown]
-# **LaTeX and units** are a library's work. [math-verify](https://github.com/huggingface/Math-Verify)
-# (`pip install math-verify`) reads both, and is a reward of three lines:
+# A unit after a number changes nothing: 5 cm, 5 cm² and 5% are 5. Where the truth is a percentage, its
+# share of one is right too: 0.5 for 50%. A decimal comma is read where it cannot stand between
+# thousands, so `0,5` is 0.5, and `1,000` stays a thousand. A number that the response denies ("not 5",
+# "5以外") or offers beside another ("five or 5") is no answer.
+#
+# **Formulas** are a library's work. [math-verify](https://github.com/huggingface/Math-Verify)
+# (`pip install math-verify`) reads them, and is a reward of three lines:
 #
 # ```python
 # from math_verify import parse, verify
@@ -148,12 +153,13 @@ plots.code(meaning, docstring=False)
 #
 # | response | truth | ours | math-verify |
 # | --- | --- | --- | --- |
-# | `\boxed{5\text{ cm}}` | `5` | 0 | 1 |
-# | `\boxed{\frac12}` | `1/2` | 0 | 1 |
 # | `\boxed{\sqrt{12}}` | `2\sqrt{3}` | 0 | 1 |
+# | `\boxed{5\text{ cm}}` | `5` | 1 | 1 |
+# | `2½` | `5/2` | 1 | 0 |
 # | `#### 42`, then a line "I checked it 2 times." | `42` | 1 | 0 |
 # | `答案是42。` | `42` | 1 | 0 |
 # | `7 or 8` | `8` | 0 | 1 |
+# | `It is not 42.` | `42` | 0 | 1 |
 # | `7 dozen` | `7` | 0 | 1 |
 # | `<think>so 42` | `42` | 0 | 1 |
 #

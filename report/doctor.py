@@ -203,6 +203,23 @@ def memorising(run: Run) -> Iterator[str]:
         yield f"accuracy is {right:.3f} on the last training pairs, {elsewhere:.3f} on held-out ones"
 
 
+@rule("""warning: a rule that needs no judgement orders the pairs as well, and the judge has perhaps learned
+    nothing else; a policy would learn it, too. Change: collect pairs on which that rule is wrong or silent,
+    or drop some on which it is right; if the rule is what you want, pay it with --reward FILE:FUNCTION.""")
+def trivial_judge(run: Run) -> Iterator[str]:
+    if found := run.results.get("followed_rule"):
+        fails, more = found["where_it_fails"], found["more_pairs"]
+        right = (fails["accuracy"] or 0) * fails["pairs"]
+        few = (
+            f", too few to tell: {more} more would, about {5 * more} more of this kind in the file"
+        )
+        yield (
+            f"{run.results['accuracy']:.2f} of the held-out pairs are ordered right, "
+            f'{found["accuracy"]:.2f} by the rule "{found["rule"]} wins"; where that rule is wrong or '
+            f"silent the judge is right in {right:g} of {fails['pairs']} pairs{few if more else ''}"
+        )
+
+
 @rule("""error: sampler and scorer disagree: a temperature is missing, dropout is on, or a mask is shifted.
     Change: score a fresh sample with the policy that wrote it; log-probs must be the same (page 02).""")
 def ratio_at_start(run: Run) -> Iterator[str]:

@@ -43,6 +43,8 @@ HIDDEN = {"step", "gold_error", "iteration"}
 WORDS = {  # of report.json's keys, in the table of results
     "gold_error": "gold, standard error", "gold_95": "gold, 95% ±", "win_rate": "beats the start in",
     "eos_rate": "ended", "response_length": "tokens", "kl": "KL (nats)",
+    **{f"{name}_change{part}": f"{name}, after minus before{words}" for name in ("reward", "gold")
+       for part, words in (("", ""), ("_low", ", 95% from"), ("_high", ", 95% to"))},
 }  # fmt: skip
 # The healthy ranges of docs/metrics.md that are numbers.
 HEALTHY = {
@@ -296,6 +298,7 @@ def details_of(run: Run) -> dict[str, Any]:
         "title": title or run.folder.name,
         "findings": examine(run.rows, run.flags, run.results),
         "results": results_of(run),
+        "said": run.results.get("said"),
         "tokens": TokenView(tokens, name="run-tokens")._repr_html_() if tokens else "",
         "samples": samples_of(run.folder),
         "phases": phases_of(run),

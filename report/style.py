@@ -23,7 +23,7 @@ COLOURS: dict[str, str] = {
 # which no meaning uses. Lines and markers tell them apart where the shades do not.
 SERIES = ("#2B1B4D", "#6A4FA3", "#9E8BC9", "#463C57", "#8574A8", "#B9AED6")
 
-RC: dict[str, Any] = {
+RC: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,

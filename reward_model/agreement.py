@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reward_model.accuracy_report import wilson_interval
+from reward_model.accuracy_report import share, wilson_interval
 
 Row = Mapping[str, Any]
+UNTOLD = "A coin could have done that: more pairs would tell (--pairs), if you prefer one at all."
 
 
 def kappa(pairs: Sequence[tuple[str, str]]) -> float:
@@ -17,11 +18,6 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float:
     one, other = (Counter(side) for side in zip(*pairs, strict=True))
     chance = sum(one[verdict] * other[verdict] for verdict in one) / len(pairs) ** 2  # p_e
     return (alike - chance) / (1 - chance) if chance < 1 else float("nan")
-
-
-def share(count: float, of: int) -> str:
-    low, high = wilson_interval(count, of)
-    return f"{count / of:.2f} of {of} (95% interval {low:.2f} to {high:.2f})" if of else "none of 0"
 
 
 def summary(asked: Sequence[Row], rows: Sequence[Row], me: str) -> list[str]:
@@ -50,4 +46,8 @@ def summary(asked: Sequence[Row], rows: Sequence[Row], me: str) -> list[str]:
     if policy != other:
         wins = sum({"a": 1.0, "tie": 0.5, "b": 0.0}[side] for side in once.values())
         lines.append(f"{policy} won against {other} in {share(wins, len(once))}, a tie is half")
+        low, high = wilson_interval(wins, len(once)) if once else (0, 1)
+        than = "less" if high < 0.5 else "more" if low > 0.5 else ""
+        coin = f"That is {than} often than a coin would: you tell the two apart"
+        lines.append(f"{coin}." if than else UNTOLD)
     return lines

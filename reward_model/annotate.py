@@ -1,13 +1,14 @@
 """Compare answers at the keyboard: preference pairs of your own, for a reward model, DPO or GRPO.
 
     python -m reward_model.annotate --model RUN --out mine.jsonl      two answers of one model
-    ... --against OLD          one answer each of two models: the end prints your own win rate
+    ... --against OLD          one answer each of two models, blind: the end prints your own win rate
     ... --reward-model RUN     half of the pairs are those of which this judge is least sure
     ... --annotator NAME       a second person sees the same pairs: how often both agree
 
 Keys: 1 or 2 prefers an answer, = is a tie, s skips, u takes the last one back, q ends; the same command
 goes on. Every tenth pair comes a second time, in the other order. OUT has a row for each pair, on disk
-before the next one is shown; the questions are in a file beside it (mine.questions.jsonl).
+before the next one is shown; the questions are in a file beside it (mine.questions.jsonl). Answers are
+sampled a few prompts at a time, when they are wanted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -30,7 +31,7 @@ from harness.files import append_jsonl, display_path
 from harness.flags import AtLeastOne
 from harness.seeds import derive_seed
 from reward_model.agreement import summary
-from reward_model.questions import QuestionFlags, Row, questions, whole_rows, write_rows
+from reward_model.questions import QuestionFlags, Questions, Row, whole_rows, write_rows
 
 try:
     import termios
@@ -125,7 +126,7 @@ def page(row: Row, width: int, plain: bool) -> list[str]:
     return [*wrapped(row["shown"], width), "", *lines, ""]
 
 
-def ask(config: AnnotateConfig, asked: Sequence[Row], rows: list[Row]) -> None:
+def ask(config: AnnotateConfig, asked: Questions, rows: list[Row]) -> None:
     """Show what is left for this annotator, and keep each answer in `rows` and in OUT."""
     turns, begin, given = [*in_turn(config)], time.monotonic(), 0
     while (done := sum(row["annotator"] == config.annotator for row in rows)) < len(turns):
@@ -159,14 +160,15 @@ def ask(config: AnnotateConfig, asked: Sequence[Row], rows: list[Row]) -> None:
 
 def main(config: AnnotateConfig) -> None:
     """Ask for what is left, then say what the answers show."""
-    asked = questions(config, 1 + max(number for number, _, _ in in_turn(config)))
+    asked = Questions(config)
     rows = whole_rows(config.out)
     if any("annotator" not in row for row in rows):
         raise UserError(f"{config.out} has rows of another origin: name another --out")
+    assert asked[0]  # what cannot be sampled is refused before anything is asked
     with suppress(EOFError):
         say(HELP, "")
         ask(config, asked, rows)
-    print(*summary(asked, rows, config.annotator), f"in {display_path(config.out)}", sep="\n")
+    print(*summary(asked.rows, rows, config.annotator), f"in {display_path(config.out)}", sep="\n")
 
 
 if __name__ == "__main__":

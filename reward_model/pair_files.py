@@ -34,10 +34,13 @@ class PairFileFlags(AnswerFileFlags, PairFlags):
 def file_pairs(
     config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
-    """Training and held-out pairs of a preference file that fit, split by prompt."""
+    """Training and held-out pairs of a preference file that fit, split by prompt.
+
+    Training chooses nothing by held-out pairs, so the test split is among them.
+    """
     result = file_source(config.data, tokenizer.chat).pairs()
     result.say()
-    parts = result.train_and_held_out()
+    parts = result.train_and_held_out(test=True)
     return fitting_pairs(config.data, parts, tokenizer, config.limits(context))
 
 

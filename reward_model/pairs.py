@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.records import LABEL, RECORDED, SPLIT_KEY, PreferenceRecord, PromptRecord
+from data.records import LABEL, RECORDED, SPLIT_KEY, TURNS, PreferenceRecord, PromptRecord
 from data.sources import is_checked
+from data.templates import messages_of
 from gpt.generate import SamplingParams
 from gpt.lengths import Limits, check_fit
 from gpt.model import GPT
@@ -64,7 +65,9 @@ def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
         tokenizer.encode_prompt(record.prompt),
         _answer_tokens(record, "chosen", tokenizer),
         _answer_tokens(record, "rejected", tokenizer),
-        meta | ({SPLIT_KEY: record.question} if record.question else {}),
+        meta
+        | ({SPLIT_KEY: record.question} if record.question else {})
+        | ({TURNS: messages_of(record.turns)} if record.turns else {}),
     )
 
 
@@ -241,14 +244,14 @@ def _with_made(
         group
         + [groups[(i + lender) % len(groups)][0] for lender in range(1, how.borrowed + 1)]
         + [
-            _repeated(group[k % len(group)], k + 1, tokenizer, how.params.max_new_tokens)
+            repeated(group[k % len(group)], k + 1, tokenizer, how.params.max_new_tokens)
             for k in range(how.repeated)
         ]
         for i, group in enumerate(groups)
     ]
 
 
-def _repeated(answer: Answer, times: int, tokenizer: Tokenizer, longest: int) -> Answer:
+def repeated(answer: Answer, times: int, tokenizer: Tokenizer, longest: int) -> Answer:
     """An answer that says its last sentence `times` more; cut off, without EOS, where it is too long."""
     _, text, ended = answer
     last = re.split(r"(?<=[.?!])\s+", text)[-1]

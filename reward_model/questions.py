@@ -8,17 +8,20 @@ other half stays random, and so do all with a held-out prompt: on these a judge 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data.records import SPLIT_KEY, key_of, shuffled, split_of
-from data.sources import is_world, name_columns, source
+from data.records import SPLIT_KEY, TURNS, key_of, shuffled, split_of
+from data.sources import is_world, name_columns
+from data.templates import instruction_prompt, messages_of
 from gpt.folder import ModelFolder, open_model, place_of
-from gpt.generate import SamplingParams
+from gpt.generate import SamplingParams, temperature_of_use
 from gpt.lengths import open_prompts
+from gpt.ranks import score_in_micro_batches
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import (
@@ -31,9 +34,10 @@ from harness.files import (
 )
 from harness.flags import AboveZero, AtLeastOne, check_ranges
 from harness.paths import MODEL_FILE
-from harness.run_folder import lock, unlock
+from harness.run_folder import lock
 from harness.seeds import derive_seed, make_generator
 from reward_model.accuracy_report import score_pairs
+from reward_model.judge import Judge
 from reward_model.pairs import (
     Labelled,
     PairSampling,
@@ -42,10 +46,11 @@ from reward_model.pairs import (
     sample_pairs,
     visits,
 )
-from reward_model.scalar_head import load_reward_model
 
 Row = dict[str, Any]
 FEW = 4  # answers to a prompt, of whose pairs the judge picks one
+AT_ONCE = 8  # prompts that are answered together: the first pair is shown after these
+WORTH_SAYING = 2  # seconds of waiting
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,13 @@ class QuestionFlags:
     against: str | None = None
     """A second model, which writes one of the two answers."""
     reward_model: str | None = None
-    """The judge that picks half of the pairs."""
+    """The judge that picks half of the pairs, a run's or a published one."""
     data: str | None = None
     """A world, or a file with prompts; default: what the model's run names."""
     columns: tuple[str, ...] = ()
     """FIELD=COLUMN for a file whose columns have other names, such as prompt=problem."""
-    temperature: AboveZero = 1.0
-    """tau of sampling."""
+    temperature: AboveZero | None = None
+    """tau of sampling, of both models. Default: that of the run, or 1, and at most 0.7 for a chat model."""
     max_new_tokens: AtLeastOne = 48
     """Longest answer; a longer one is cut off."""
     seed: int = 0
@@ -91,91 +96,136 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     write_atomically(path, lambda temporary: append_jsonl(temporary, rows))
 
 
-def questions(flags: QuestionFlags, count: int) -> list[Row]:
-    """At least `count` pairs, kept beside OUT. UserError if models or flags have changed."""
-    path = flags.out.with_suffix(".questions.jsonl")
-    models = {"policy": flags.model, "against": flags.against, "reward model": flags.reward_model}
-    files = {name: place_of(model) / MODEL_FILE for name, model in models.items() if model}
-    made: Row = {name: sha256_of(file) for name, file in files.items() if file.exists()}
-    made |= {name: vars(flags)[name] for name in ("data", "temperature", "max_new_tokens", "seed")}
-    made |= {
-        name: [*given] for name in ("chat_arguments", "columns") if (given := vars(flags)[name])
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    lock(path)
-    head, *rows = whole_rows(path) or [made]
-    if other := [name for name in head | made if head.get(name) != made.get(name)]:
-        raise UserError(
-            f"{display_path(path)} was made with another {other[0]}: give what was given then, or "
-            "another --out"
-        )
-    if len(rows) < count:
-        print("sampling answers ...", flush=True)
-        rows += sampled_questions(flags, count - len(rows), derive_seed(flags.seed, f"{len(rows)}"))
-        write_rows(path, [made, *rows])
-        unlock(path)  # which is another file now
+class Questions:
+    """The pairs by their number: those in the file beside --out, then new ones, sampled when asked for."""
+
+    def __init__(self, flags: QuestionFlags) -> None:
+        """UserError if models or flags are others than those that the file was made with."""
+        path = flags.out.with_suffix(".questions.jsonl")
+        models = {
+            "policy": flags.model,
+            "against": flags.against,
+            "reward model": flags.reward_model,
+        }
+        files = {name: place_of(model) / MODEL_FILE for name, model in models.items() if model}
+        made: Row = {name: sha256_of(file) for name, file in files.items() if file.exists()}
+        names = ("data", "temperature", "max_new_tokens", "seed")
+        made |= {name: vars(flags)[name] for name in names}
+        lists = {"chat_arguments": flags.chat_arguments, "columns": flags.columns}
+        made |= {name: [*given] for name, given in lists.items() if given}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
         lock(path)
-    return rows
+        kept = whole_rows(path)
+        head, *self.rows = kept or [made]
+        if other := [name for name in head | made if head.get(name) != made.get(name)]:
+            raise UserError(
+                f"{display_path(path)} was made with another {other[0]}: give what was given then, or "
+                "another --out"
+            )
+        self.flags, self.path = flags, path
+        self.unwritten = [] if kept else [made]  # the first line, once a pair can follow it
+        self.more: Iterator[Row] | None = None
+
+    def __getitem__(self, number: int) -> Row:
+        while number >= len(self.rows):
+            self.more = self.more or sampled_questions(self.flags, self.rows)
+            row = next(self.more)
+            append_jsonl(self.path, [*self.unwritten, row])
+            self.unwritten = []
+            self.rows.append(row)
+        return self.rows[number]
 
 
-def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
-    """`count` rows as in pairs.jsonl, in which nothing is chosen; one in ten from each held-out split."""
+def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Row]:
+    """Rows as in pairs.jsonl, in which nothing is chosen, without end; a few prompts are answered at once.
+
+    Of ten rows one is from each held-out split. Prompts that have been `asked` come last.
+    """
     if flags.model is None:
         raise UserError("name the model that answers: --model RUN")
     device = open_device(flags.device)
     found = ModelFolder.open(flags.model).with_chat_arguments(flags.chat_arguments)
-    policy, tokenizer = found.model(device), found.tokenizer()
+    policy, tokenizer, run = found.model(device), found.tokenizer(), found.run or {}
     other = open_model(flags.against, device) if flags.against else None
-    judge = load_reward_model(place_of(flags.reward_model), device) if flags.reward_model else None
-    if any(m and m[1].fingerprint != tokenizer.fingerprint for m in (other, judge)):
+    judge = Judge.open(flags.reward_model, device) if flags.reward_model else None
+    if other and other[1].fingerprint != tokenizer.fingerprint:
         raise UserError("these models read different tokens: name runs of one base model")
-    data = flags.data or (found.run or {}).get("data")
+    data = flags.data or run.get("data")
     if not data:
         raise UserError(f"{flags.model} does not say what to ask it: give --data, a world or file")
-    room = policy.config.context - flags.max_new_tokens
-    columns = flags.columns or ((found.run or {}).get("columns", ()) if not flags.data else ())
+    columns = flags.columns or (run.get("columns") or () if not flags.data else ())
     with reading():
         name_columns(data, columns)
-        splits = open_prompts(source(data), data, tokenizer, room)
+        room = policy.config.context - flags.max_new_tokens
+        _, splits = open_prompts(data, tokenizer, room)
     records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
-    params = SamplingParams(flags.temperature, max_new_tokens=flags.max_new_tokens)
+    written = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
+    is_chat = tokenizer.chat is not None
+    tau = flags.temperature or temperature_of_use(is_chat, float(run.get("temperature") or 1))
+    print(f"temperature {tau:g}, at most {flags.max_new_tokens} tokens")
+    params = SamplingParams(tau, max_new_tokens=flags.max_new_tokens)
+    seed, seen = derive_seed(flags.seed, f"{len(asked)}"), {row["prompt"] for row in asked}
+    seconds: dict[int, float] = {}  # of the prompts answered last, by how many these were
 
-    def pairs(split: str, prompts: int, answers: int) -> list[list[TokenPair]]:
-        """Of so many prompts, or more, every two of so many answers."""
-        each = answers * answers // 4 if other else answers * (answers - 1) // 2
+    def pairs(split: str, prompts: int, answers: int) -> Iterator[list[list[TokenPair]]]:
+        """Of so many prompts at once, every two of so many answers."""
+        mine = [record for record in records if split_of(key_of(record)) == split]
         batches = sample_pairs(
-            policy, tokenizer, [r for r in records if split_of(key_of(r)) == split], prompts * each,
+            policy, tokenizer, [r for r in mine if r.prompt not in seen] or mine, sys.maxsize,
             lambda *_: Labelled(True),
-            PairSampling(params, answers // (2 if other else 1), batch_size=16),
+            PairSampling(params, answers // (2 if other else 1), batch_size=prompts),
             generator=make_generator(seed, f"{split} {answers}"),
             rng=random.Random(derive_seed(seed, f"{split} {answers}")),
             against=other[0] if other else None,
         )  # fmt: skip
-        return visits([pair for batch in batches for pair in batch])
+        while True:
+            if not seconds or max(seconds.values()) > WORTH_SAYING:
+                about = f", about {seconds[prompts]:.0f} s" if prompts in seconds else ""
+                few = "a prompt" if prompts == 1 else f"{prompts} prompts"
+                print(f"sampling answers to {few}{about} ...\n", flush=True)
+            begin = time.monotonic()
+            groups = visits(next(batches))
+            seconds[prompts] = time.monotonic() - begin
+            yield groups
 
     def least_sure(groups: list[list[TokenPair]]) -> list[TokenPair]:
-        """Of each prompt the pair with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), sorted."""
+        """The pair of each prompt with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), half."""
         if judge is None or not groups:
             return []
-        first, second, _ = score_pairs(judge[0], [p for g in groups for p in g], tokenizer.eos_id)
-        doubts = (((first - second) * float(judge[0].std)).sigmoid() - 0.5).abs()
+        both = [pair for group in groups for pair in group]
+        if judge.shares(tokenizer):
+            first, second, _ = score_pairs(judge.model, both, tokenizer.eos_id)
+        else:
+            sides = [pair.chosen for pair in both] + [pair.rejected for pair in both]
+            batch = judge.batch(
+                [written[tuple(pair.prompt)] for pair in both + both],
+                [tokenizer.decode(side) for side in sides],
+                [side[-1] in (tokenizer.eos_id, *tokenizer.other_ends) for side in sides],
+            )
+            first, second = score_in_micro_batches(judge.model, batch, 64).cpu().chunk(2)
+        doubts = (((first - second) * float(judge.model.std)).sigmoid() - 0.5).abs()
         by_group = zip(groups, doubts.split([len(group) for group in groups]), strict=True)
         found = [(float(doubt.min()), group[int(doubt.argmin())]) for group, doubt in by_group]
-        return [pair for _, pair in sorted(found, key=lambda each: each[0])]
+        best = sorted(found, key=lambda each: each[0])[: (len(found) + 1) // 2]
+        return [pair for _, pair in best]
 
-    picked, tenth = count // 2 if judge else 0, max(count // 10, 1)
-    shares = {"validation": tenth, "test": tenth, "train": max(count - picked - 2 * tenth, 0)}
-    usual = [group[0] for name, n in shares.items() for group in pairs(name, n, 2)[:n]]
-    usual = shuffled(usual, random.Random(derive_seed(seed, "order")))
-    unsure = least_sure(pairs("train", picked, FEW))
-    both = zip_longest(unsure[:picked], usual)
+    def usual(split: str, prompts: int) -> Iterator[TokenPair]:
+        return (group[0] for groups in pairs(split, prompts, 2) for group in groups)
+
+    some = {"train": usual("train", AT_ONCE), "validation": usual("validation", 1)}
+    some |= {"test": usual("test", 1)}
+    unsure = (pair for groups in pairs("train", AT_ONCE, FEW) for pair in least_sure(groups))
     more = {"chosen_from": flags.model, "rejected_from": flags.against or flags.model}
-    asked = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
-    rows = []
-    for pair in (p for two in both for p in two if p):
-        record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks
-        texts = {"prompt": record.prompt, "shown": record.meta.get("typed", record.prompt)}
-        texts |= {SPLIT_KEY: record.question} if record.question else {}
-        rows.append(pair_as_text(pair, tokenizer) | texts | more)
-    return rows[:count]
+    rng, mark = random.Random(derive_seed(seed, "order")), "What is 6 times 7?"
+    asks = instruction_prompt(mark, tokenizer.chat) if is_chat else mark
+    before, _, after = asks.partition(mark)  # what a chat's template writes around a question
+    while True:
+        for split in shuffled(["validation", "test", *["train"] * (3 if judge else 8)], rng):
+            for pair in (next(pairs) for pairs in ([unsure] if judge else []) + [some[split]]):
+                record = written[tuple(pair.prompt)]  # decoding leaves out a chat's marks
+                shown = record.prompt.removeprefix(before).removesuffix(after)
+                texts = {"prompt": record.prompt, "shown": record.meta.get("typed", shown)}
+                texts |= {SPLIT_KEY: record.question} if record.question else {}
+                texts |= {TURNS: messages_of(record.turns)} if record.turns else {}
+                yield pair_as_text(pair, tokenizer) | texts | more

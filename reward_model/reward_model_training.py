@@ -17,7 +17,8 @@ training pairs, where the paper gives the labellers' demonstrations mean 0.
 
 A world's pairs are sampled from the pre-trained base model and labelled by the world's noisy annotator
 (world_pairs.py); a file brings its own (pair_files.py). The base model is pre-trained first when it is
-not there. Held-out prompts are those of the validation split.
+not there. Held-out prompts are those of the validation split and, of a file, of the test split: nothing
+is chosen by them.
 """
 
 from __future__ import annotations
@@ -235,11 +236,11 @@ def keep(config: RewardModelConfig, work: Work, log: MetricLog, folder: Path) ->
     model, tokenizer, held_out = work.model, work.tokenizer, work.held_out
     assert model is not None
     with precision(model.device, config.precision):
-        prefers, at_once = source(config.data).prefers, config.scored_at_once
-        report = normalise_and_test(model, work.pairs, held_out, tokenizer.eos_id, at_once, prefers)
+        prefers, at_once = source(config.data, tokenizer.chat).prefers, config.scored_at_once
+        report = normalise_and_test(model, work.pairs, held_out, tokenizer, at_once, prefers)
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
-    write_json(folder / "report.json", report.numbers)
+    write_json(folder / "report.json", report.numbers | {"said": report.text()})
     plot_report(report, folder / "report.png")
     print(report.text())
 

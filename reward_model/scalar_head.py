@@ -14,7 +14,8 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.checkpoint import about_gpt, build, checked_tokenizer, gpt_config_of, load_strictly
+from gpt.checkpoint import about_gpt, build, load_strictly
+from gpt.folder import ModelFolder
 from gpt.log_probs import response_hidden, scatter_responses
 from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT, head_product
@@ -22,6 +23,8 @@ from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError
+from harness.files import as_user_error
+from harness.paths import MODEL_FILE
 from harness.safetensors_file import load_weights, save_weights
 
 Pooling = Literal["mean_score", "last_token"]
@@ -107,16 +110,45 @@ def save_reward_model(path: Path, model: RewardModel, tokenizer: Tokenizer) -> N
 
 
 def load_reward_model(
-    path: Path, device: torch.device | str = "cpu"
+    name: str | Path, device: torch.device | str = "cpu"
 ) -> tuple[RewardModel, Tokenizer]:
-    """A reward model written by `save_reward_model`, frozen, with its tokenizer."""
-    tensors, about = load_weights(path, "reward_model")
-    tokenizer = checked_tokenizer(about, path)
-    if about.get("pooling") not in get_args(Pooling):
-        raise UserError(f"{path} does not say how it pools scores: it is damaged, train it again")
-    with shapes_alone():  # the tensors of the file become the weights
-        model = RewardModel(build(gpt_config_of(about, tensors, path)), about["pooling"])
-    load_strictly(model, tensors, path)
-    if model.std <= 0:
+    """A reward model, frozen, with its tokenizer: a run's, or a published one. UserError for a policy."""
+    found = ModelFolder.open(name)
+    path = found.folder / MODEL_FILE
+    if found.kind != "reward_model":
+        raise UserError(
+            f"{name} is a policy, no reward model: train one of it with `python -m "
+            f"reward_model.reward_model_training --model {name} --data PAIRS`, or name a published one"
+        )
+    if found.run is None:
+        model = published_reward_model(found)
+    else:
+        tensors, about = load_weights(path, "reward_model")
+        if about.get("pooling") not in get_args(Pooling):
+            raise UserError(
+                f"{path} does not say how it pools scores: it is damaged, train it again"
+            )
+        with shapes_alone():  # the tensors of the file become the weights
+            model = RewardModel(build(found.shape), about["pooling"])
+        load_strictly(model, tensors, path)
+    if not model.std > 0:
         raise UserError(f"{path}: the spread of its scores is not above 0: train it again")
-    return model.to(device).eval().requires_grad_(False), tokenizer
+    return model.to(device).eval().requires_grad_(False), found.tokenizer()
+
+
+def published_reward_model(found: ModelFolder) -> RewardModel:
+    """transformers' classifier with one label: its raw score, mean 0 and std 1, unless we exported it.
+
+    Then config.json says what a score without a bias lacks, and on what scale it was learned.
+    """
+    from gpt.huggingface import load_classifier  # which few runs need
+
+    gpt, score = load_classifier(found.folder, found.shape, found.about)
+    with as_user_error(found.folder):
+        std, offset = (float(found.ours.get(name, x)) for name, x in (("std", 1), ("offset", 0)))
+    model = RewardModel(gpt)
+    with torch.no_grad():
+        model.head.weight.copy_(score * std)
+        model.head.bias.fill_(offset * std)
+        model.std.fill_(std)
+    return model

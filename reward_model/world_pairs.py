@@ -7,7 +7,7 @@ import random
 import time
 
 from data.records import PromptRecord
-from data.sources import USUAL, Data, Source, source
+from data.sources import USUAL, Data, Source, world_source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ def world_pairs(
 
     `made`: with the borrowed and the repeated answers that the config asks for.
     """
-    world = source(config.data)
+    world = world_source(config.data)
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
     how = PairSampling(
         SamplingParams(max_new_tokens=config.max_response_tokens),

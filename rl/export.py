@@ -24,6 +24,7 @@ from torch import Tensor
 from data.sources import default_folder, file_source, is_world, name_columns
 from gpt.adapters import save_adapter
 from gpt.folder import ModelFolder, first_model, hub_repo, place_of
+from gpt.generate import temperature_of_use
 from gpt.gguf_file import save_gguf
 from gpt.huggingface import model_type, save_hf, special_ids
 from gpt.model import GPT
@@ -73,9 +74,11 @@ def export_hub(name: str, target: Path, dtype: torch.dtype = torch.float32) -> s
         if reward_model.pooling != "last_token":
             raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
+        own = tokenizer.fingerprint  # the policy's too, which has no token more for padding
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
         tokenizer = with_form_of(flags, tokenizer)
-        save_hf(model, target, tokenizer, score, dtype)
+        about = {"offset": offset, "std": float(reward_model.std), "tokenizer": own}
+        save_hf(model, target, tokenizer, score, dtype, about)
     else:
         model, tokenizer = found.model(), found.tokenizer()
         tokenizer = with_form_of(flags, tokenizer)
@@ -171,8 +174,9 @@ def as_classifier(
 
 
 def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Sampling as in the run, without the cut to the 50 likeliest tokens that used to be a default."""
-    sampling = {"do_sample": True, "temperature": flags.get("temperature", 1.0)}
+    """Sampling for people to read, without the cut to the 50 likeliest tokens that used to be a default."""
+    tau = temperature_of_use(tokenizer.chat is not None, flags.get("temperature", 1.0))
+    sampling = {"do_sample": True, "temperature": tau}
     sampling |= {"top_k": 0, "top_p": 1.0, "max_new_tokens": flags.get("max_new_tokens", 48)}
     return special_ids(tokenizer) | sampling
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data.sources import default_folder, has_annotator, source
+from data.sources import default_folder, has_annotator, world_source
 from gpt.lora import fit_for_training
 from harness.errors import UserError
 from harness.files import read_object
@@ -197,7 +197,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         models[0],
         task.tokenizer,
         task.prompts["train"],
-        WorldAnnotator(source(config.data)),
+        WorldAnnotator(world_source(config.data)),
         fitting,
         History(original, config.replay_fraction),
         probe=probe[:500],

@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from data.sources import source
+from data.sources import world_source
 from harness.errors import UserError
 from harness.flags import NotNegative
 from rl.batches.rollout import Update
@@ -83,7 +83,7 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
             "the scores after each sentence are those of one reward model: name one, or use "
             "--steps-from outcome with several"
         )
-    world = source(config.data)
+    world = world_source(config.data)
     if kind == "auto":
         kind = "rule" if world.step_checks else "reward_model" if models else "outcome"
     step_rewards: StepRewardFn = OutcomeSteps()
@@ -97,8 +97,8 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
     if kind == "reward_model":
         if not models:
             raise UserError(
-                f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
-                "model; add --reward model, or use outcome"
+                f"--steps-from reward_model: the reward is the {task.reward_name}, not a model "
+                "that scores its tokens; add --reward model, or use outcome"
             )
         how = Conditions.of(config)
         step_rewards = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)

@@ -122,8 +122,8 @@ def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
     learned = next(iter(components(task.reward_fn).reward_models), None)
     if config.critic == "reward_model" and learned is None:
         raise UserError(
-            f"--critic reward_model: the reward is {task.reward_name}, there is no reward model "
-            "to start from; use --critic policy"
+            f"--critic reward_model: the reward is {task.reward_name}, none that "
+            "scores the policy's own tokens: use --critic policy"
         )
     extra: dict[str, Any] = {}
     if learned is not None and config.critic != "policy":

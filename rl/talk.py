@@ -23,7 +23,7 @@ from data.records import SPLITS, PromptRecord
 from data.sources import Source, default_folder, name_columns, source
 from data.templates import instruction_prompt
 from gpt.folder import ModelFolder, open_model
-from gpt.generate import SamplingParams
+from gpt.generate import SamplingParams, temperature_of_use
 from gpt.log_probs import full_kl
 from gpt.model import GPT
 from harness.command_line import run_command
@@ -51,7 +51,8 @@ class TalkConfig:
     against: str | None = None
     """The model that answers beside it, named likewise; default: the one that training started from."""
     temperature: NotNegative | None = None
-    """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
+    """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1, and at most
+    0.7 for a chat model."""
     max_new_tokens: AtLeastOne | None = None
     """Longest answer; a longer one is cut off. Default: the run's own, or 48."""
     reward: str | None = None
@@ -96,7 +97,9 @@ class Talk:
         self.data = str(self.flags.get("data") or "")
         self.preset = str(self.flags.get("preset") or "tiny")
         tau = config.temperature
-        tau = float(self.flags.get("temperature") or 1.0) if tau is None else tau
+        if tau is None:
+            trained = float(self.flags.get("temperature") or 1.0)
+            tau = temperature_of_use(self.tokenizer.chat is not None, trained)
         longest = config.max_new_tokens or int(self.flags.get("max_new_tokens") or 48)
         self.params = SamplingParams(tau or 1.0, greedy=tau == 0, max_new_tokens=longest)
         self.notes: list[str] = []

@@ -138,14 +138,13 @@ class Work:
 
 def open_work(config: TeacherConfig, device: torch.device) -> tuple[TeacherConfig, Work]:
     """The larger model, the judge and the prompts that are answered."""
-    world = source(config.data)
-    rule = open_rule(world, config.data, {}, needed=False)
+    rule = open_rule(source(config.data, None), config.data, {}, needed=False)
     if config.model is None:  # a judge that is not there is reported before minutes of pre-training
         open_reward(config.judge, load_tokenizer(PretrainingConfig().tokenizer), device, rule)
     model, tokenizer = open_model(config.model or made_base(config), device)
     reward_fn = open_reward(config.judge, tokenizer, device, rule)
     room = model.config.context - MAX_NEW_TOKENS
-    prompts = open_prompts(world, config.data, tokenizer, room)["train"]
+    prompts = open_prompts(config.data, tokenizer, room)[1]["train"]
     count, seed = min(config.prompts, len(prompts)), derive_seed(config.seed, "teacher's prompts")
     order = epoch_shuffled_indices(0, count, len(prompts), seed).tolist()
     return config, Work(model, tokenizer, reward_fn, [prompts[i] for i in order], [])

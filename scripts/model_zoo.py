@@ -37,6 +37,8 @@ MIXED = ["sliding_attention", "full_attention"]
 LLAMA3 = dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)
 LLAMA3 |= dict(rope_theta=5e5, original_max_position_embeddings=8192)
 LINEAR, YARN = dict(rope_type="linear", factor=4.0), dict(rope_type="yarn", factor=4.0)
+GRANITE = dict(embedding_multiplier=12.0, logits_scaling=8.0, attention_multiplier=0.1)
+GRANITE |= dict(residual_multiplier=0.22)
 HALF = dict(rope_type="default", partial_rotary_factor=0.5)
 # Which models are of the kind; transformers' name of it, and a config; how it is stored.
 ZOO: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -63,7 +65,7 @@ ZOO: dict[str, tuple[str, dict[str, Any], str]] = {
     "OLMo 3": ("Olmo3", OWN | dict(layer_types=MIXED, sliding_window=64), ""),
     "SmolLM3": ("SmolLM3", TIED | dict(no_rope_layers=[1, 0]), ""),
     "Gemma 3": ("Gemma3Text", TIED | dict(head_dim=32, layer_types=MIXED, sliding_window=64), ""),
-    "Granite 3": ("Granite", TIED | dict(embedding_multiplier=12.0, logits_scaling=8.0), ""),
+    "Granite 3": ("Granite", TIED | GRANITE, ""),
     "ERNIE 4.5, 0.3B": ("Ernie4_5", TIED | dict(head_dim=16), ""),
     "LFM2": ("Lfm2", TIED | dict(layer_types=["conv", "full_attention"]), ""),
     "Phi-1.5, Phi-2": ("Phi", WIDE | dict(num_key_value_heads=4), ""), "Phi-3": ("Phi3", WIDE, ""),
@@ -87,7 +89,8 @@ def made(name: str, folder: Path) -> Any:
     model.save_pretrained(folder, max_shard_size="100KB" if stored == "shards" else "5GB")
     theirs = hub.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     if stored == "pickle":
-        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
     return theirs.eval()
 
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import torch
 
-from data.sources import source
+from data.sources import world_source
 from data.worlds import reviews, sums
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_corpus
@@ -309,7 +309,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
     """The base model, the rewards and the prompts of the comparison."""
     device = open_device(config.device)
     base, tokenizer = load_gpt(folder / "pretraining", device)
-    gold = open_rule(source(study.world), study.world, {}, needed=False)
+    gold = open_rule(world_source(study.world), study.world, {}, needed=False)
     assert gold is not None
     reward: RewardFn = gold
     if study.teacher:

@@ -47,6 +47,7 @@ LEFT = {  # a part of a command: why it is not run
     "-m pytest": "these tests",
     "scripts/demo.py": "tests/test_scripts.py",
     "mine.jsonl": "somebody answers (tests/reward_model/test_annotate.py)",
+    "blind.jsonl": "likewise (tests/rl/test_asked_alike.py)",
     "runs/my-": "comes of these answers",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 from forked import command
-from toys import TEMPLATES, chat_tokenizer
+from toys import TEMPLATES, bytes_form, chat_tokenizer
 
 from data.collate import collate_responses
-from data.templates import HEADINGS, Turn
+from data.templates import CHAT_SYSTEM, HEADINGS, Turn
 from gpt import finetuning
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import FinetuningConfig
@@ -28,15 +28,17 @@ from gpt.model import GPT, GPTConfig
 from gpt.recipes import RECIPES, config_of, defaults, rows_of, start_of
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from gpt.tokenizer_files import BYTE_LEVEL
 from harness import command_line, files, flags, safetensors_file
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, read_object, write_json
 from harness.paths import MODEL_FILE, REPOSITORY
 from reward_model import questions, reward_model_training
+from reward_model.judge import Judge
 from reward_model.questions import QuestionFlags
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
-from rl import dpo_engine, export, grpo_engine, memory
+from rl import dpo_engine, export, grpo_engine, memory, ppo_engine
 from rl.dpo_engine import DPOConfig
 from rl.export import ExportConfig
 from rl.grpo_engine import GRPOConfig
@@ -119,6 +121,18 @@ def test_the_row_follows_the_number_of_weights(place: Path) -> None:
     assert [row.measured.startswith("not") for row in rows] == [False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("config_class", "lr"),
+    [(FinetuningConfig, 2e-5), (RewardModelConfig, 2e-5), (DPOConfig, 1e-5), (GRPOConfig, 2e-5)],
+)
+def test_the_rate_of_each_command_on_a_chat_model(
+    place: Path, config_class: type, lr: float
+) -> None:
+    """Literals: a rate that is twice as high changes every run of a published model, unseen."""
+    full, lora = (settings(config_class, "--model", "mine", *a) for a in ((), ("--lora-rank", "4")))
+    assert (full.lr, lora.lr) == pytest.approx((lr, 10 * lr))
+
+
 def test_settings_follow_what_is_opened(place: Path) -> None:
     run(place / "ours", load_tokenizer("glassbox"), "small")
     run(place / "tuned", chat_tokenizer("phi-3"), "tiny")
@@ -188,7 +202,7 @@ def test_every_command_refuses_a_model_in_the_same_words(
         lambda: Talk(TalkConfig("odd", device="cpu")),
         lambda: export.main(ExportConfig("odd")),
         lambda: memory.main(MemoryConfig("odd")),
-        lambda: questions.questions(QuestionFlags(model="odd", out=place / "q.jsonl"), 3),
+        lambda: questions.Questions(QuestionFlags(model="odd", out=place / "q.jsonl"))[0],
         lambda: open_teacher("odd", load_tokenizer("glassbox"), torch.device("cpu")),
     ]
     said = set()
@@ -443,11 +457,18 @@ def test_every_stage_writes_prompts_in_the_models_form(
     trained = len(read_jsonl(judge / "pairs.jsonl"))
     assert passes == trained // dpo.batch_size == read_object(done / "config.json")["steps"]
 
-    capsys.readouterr()
+    # A policy that asks in another form: the judge reads the questions in its own.
     other = dataclasses.replace(config, model="plain", out=Path("other"))
-    with pytest.raises(UserError):
-        grpo_engine.main(other)
-    capsys.readouterr()
+    folder = grpo_engine.main(other)
+    (start, *_), said = read_jsonl(folder / "samples.jsonl"), capsys.readouterr().out
+    assert start["prompt"].endswith(HEADINGS["assistant"]) and "judge reads conversations" in said
+    number = start["prompt"].partition("Say ")[2].partition("\n")[0]
+    model, tokenizer = load_reward_model(judge)
+    rows = collate_responses(
+        [tokenizer.encode(f"<|user|>\nSay {number}<|end|>\n<|assistant|>\n")],
+        [tokenizer.encode(start["response"])], tokenizer.eos_id,
+    )  # fmt: skip
+    assert start["reward"] == pytest.approx(float(model(rows)), abs=1e-4)
 
 
 @pytest.mark.oracle
@@ -503,6 +524,96 @@ def test_an_exported_folder_that_was_given_a_template_is_a_chat_model(place: Pat
     assert tokenizer.eos_id == ours.eos_id
 
 
+# Qwen3, as it is published
+
+PIECES = (  # Qwen's own pattern
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+QWEN3 = """{%- set ns = namespace(last=messages|length - 1, found=false) %}
+{%- for message in messages[::-1] %}{%- set index = messages|length - 1 - loop.index0 %}
+{%- if message.role == 'user' and not ns.found %}{%- set ns.found = true %}{%- set ns.last = index %}
+{%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+{%- if message.role in ('user', 'system') %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+{%- else %}{%- set content = message.content %}{%- set thought = '' %}
+{%- if '</think>' in content %}
+{%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}
+{%- if loop.index0 > ns.last and (loop.last or thought) %}
+{{- '<|im_start|>assistant\n<think>\n' + thought.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
+{%- else %}{{- '<|im_start|>assistant\n' + content }}{%- endif %}
+{{- '<|im_end|>\n' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}
+{%- endif %}
+{%- endif %}"""
+
+
+@pytest.fixture
+def qwen3(place: Path) -> Path:
+    """Two layers in Qwen3's layout: its pattern, NFC, added tokens, and its template without tools."""
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    split = {"type": "Split", "pattern": {"Regex": PIECES}, "behavior": "Isolated", "invert": False}
+    pieces = {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
+    form = bytes_form(
+        marks, ["t h", "th e", "a y", "S ay"], pre_tokenizer=pieces, normalizer={"type": "NFC"}
+    )
+    thoughts = [
+        form["added_tokens"][0] | {"id": 263 + i, "content": text, "special": False}
+        for i, text in enumerate(("<think>", "</think>"))
+    ]
+    form["added_tokens"] += thoughts
+    shape = LlamaConfig(
+        300, 256, n_layer=2, n_head=2, n_embd=16, n_key_head=1, n_inner=16, d_head=16, qk_norm=True
+    )
+    torch.manual_seed(0)
+    folder = place / "qwen3"
+    save_hf(Llama(shape), folder)
+    write_json(folder / "tokenizer.json", form)
+    settings = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
+    write_json(folder / "tokenizer_config.json", settings | {"chat_template": QWEN3})
+    config = read_object(folder / "config.json") | {"eos_token_id": 262, "bos_token_id": 260}
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", {"eos_token_id": [262, 260], "pad_token_id": 260})
+    return folder
+
+
+def test_the_four_commands_on_a_qwen3(qwen3: Path) -> None:
+    """Its reward model, GRPO, a turn at the keyboard and its export, without a thought."""
+    given: dict[str, Any] = dict(model="qwen3", chat_arguments=("enable_thinking=false",))
+    asked_as = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    judge = reward_model_training.main(
+        settings(RewardModelConfig, "--model", "qwen3", **given, out=Path("judge"), **STEPS)
+    )
+    pairs = read_jsonl(judge / "pairs.jsonl")
+    assert {row["prompt"] for row in pairs} <= {asked_as.format(f"Say {n}") for n in range(60)}
+    assert {row["chosen_tokens"][-1] for row in pairs} == {262}
+    config = settings(
+        GRPOConfig,
+        "--model",
+        "qwen3",
+        **given,
+        reward_model=(str(judge),),
+        out=Path("grpo"),
+        **GRPO,
+    )
+    folder = grpo_engine.main(config)
+    talk = Talk(TalkConfig(str(folder), device="cpu"))
+    assert talk.read("Cafe\u0301?").prompt == asked_as.format("Cafe\u0301?")
+    assert talk.answer("Why?")
+    export.main(ExportConfig(str(folder), Path("out")))
+    model, tokenizer = open_model("out")
+    assert model.config == open_model(folder)[0].config and isinstance(model.config, LlamaConfig)
+    assert model.config.qk_norm and model.config.n_layer == 2
+    assert tokenizer.encode("Cafe\u0301 12") == tokenizer.encode("Caf\xe9 12")  # NFC
+    assert tokenizer.encode("<think>") == [263]
+    assert asked("out") == asked_as.format("Why?")
+
+
 # Arguments of a chat template
 
 THOUGHT = "<think>\n\n</think>\n\n"
@@ -555,8 +666,9 @@ def test_arguments_of_a_template_stay_in_every_stage_and_in_what_is_exported(
     assert asked("out") == plain + THOUGHT
     talk = Talk(TalkConfig("thinks", chat_arguments=(off,), device="cpu"))
     assert talk.read("Why?").prompt == plain + THOUGHT
-    with pytest.raises(UserError):  # the judge reads another form
-        grpo_engine.main(dataclasses.replace(config, chat_arguments=(), out=Path("other")))
+    judges = Judge.open(str(judge))  # of a policy that asks otherwise it does not score the tokens
+    assert judges.shares(open_model("thinks", chat_arguments=[off])[1])
+    assert not judges.shares(open_model("thinks")[1])
 
 
 @pytest.mark.parametrize("argument", ["thinking_budget=3", "enable_thinking", "=1", "a b=1"])
@@ -569,15 +681,50 @@ def test_an_argument_that_a_template_does_not_ask_for_is_refused(
         assert argument in str(error.value) or "--chat-arguments" in str(error.value)
 
 
-def test_a_reward_model_in_transformers_layout_is_no_policy_and_no_judge(place: Path) -> None:
-    tokenizer = chat_tokenizer("phi-3")
-    save_hf(llama(tokenizer), place / "exported", tokenizer, torch.ones(1, 8))
-    for model, judge in (("exported", ""), ("mine", "exported")):
-        config = settings(
-            GRPOConfig, model=model, reward_model=(judge,) * bool(judge), out=Path("x"), **GRPO
-        )
-        with pytest.raises(UserError, match="exported"):
-            grpo_engine.main(config)
-    assert not (place / "x").exists()
-    with pytest.raises(UserError):  # whoever asks
-        ModelFolder.open("exported")
+def test_a_reward_model_in_transformers_layout_judges_any_policy_and_is_none(place: Path) -> None:
+    """Here of another template: GRPO, the questions of annotate, and talking to the result."""
+    tokenizer = chat_tokenizer("smollm2")
+    save_hf(llama(tokenizer), place / "judge", tokenizer, torch.linspace(-1, 1, 8)[None])
+    about = read_object(place / "judge" / "config.json")
+    del about["glassbox_rlhf"]  # as others write it
+    write_json(place / "judge" / "config.json", about)
+    config = settings(GRPOConfig, model="mine", reward_model=("judge",), out=Path("x"), **GRPO)
+    folder = grpo_engine.main(config)
+    start = read_jsonl(folder / "samples.jsonl")[0]
+    model, _ = load_reward_model("judge")
+    question = start["prompt"].removeprefix("<|user|>\n").partition("<|end|>")[0]
+    assert tokenizer.chat is not None
+    system = f"<|im_start|>system\n{CHAT_SYSTEM}<|im_end|>\n"
+    text = (
+        f"{system}<|im_start|>user\n{question}<|im_end|>\n"
+        f"<|im_start|>assistant\n{start['response'].strip()}<|im_end|>\n"
+    )
+    *before, last = tokenizer.encode(text)
+    expected = float(model(collate_responses([before], [[last]], -1)))
+    assert start["reward"] == pytest.approx(expected, abs=1e-4)
+    (answer,) = Talk(TalkConfig(str(folder), device="cpu", against=None)).answer("Say 3")[:1]
+    assert answer.reward is not None
+
+    flags = QuestionFlags(
+        model="mine", reward_model="judge", data="pairs.jsonl", max_new_tokens=4, device="cpu",
+        out=place / "q.jsonl",
+    )  # fmt: skip
+    asked = questions.questions(flags, 10)
+    assert len(asked) == 10 and asked[0]["turns"][0]["content"].startswith("Say ")
+    for bad in (
+        partial(grpo_engine.main, settings(GRPOConfig, model="judge", out=Path("y"), **GRPO)),
+        partial(
+            grpo_engine.main,
+            settings(GRPOConfig, model="mine", reward_model=("plain",), out=Path("y"), **GRPO),
+        ),
+        partial(
+            ppo_engine.main,
+            settings(
+                PPOConfig, model="mine", reward_model=("judge",), critic="reward_model",
+                out=Path("y"), **{k: v for k, v in GRPO.items() if k != "group_size"},
+            ),
+        ),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="reward.model"):
+            bad()
+    assert not (place / "y").exists()

@@ -11,7 +11,7 @@ import torch
 
 import data.worlds
 import gpt
-from data.sources import Source, source, world_names
+from data.sources import Source, world_names, world_source
 from gpt import finetuning, model, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT
@@ -175,7 +175,7 @@ def test_every_command_takes_the_pages_world(counting: Path) -> None:
 
 @pytest.mark.parametrize("name", world_names())
 def test_every_world_has_all_names_of_a_source(name: str) -> None:
-    world = source(name)
+    world = world_source(name)
     for needed in Source.__annotations__:
         assert hasattr(world, needed), needed
     assert (world.corpus is None) == (world.sample_response is None)

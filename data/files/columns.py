@@ -17,15 +17,11 @@ def named(columns: Sequence[str]) -> dict[str, str]:
     """The column of each field; UserError for what is no FIELD=COLUMN, or names no field, or one twice."""
     split = [each.partition("=") for each in columns]
     names = {field: column for field, _, column in split}
-    wrong = [
-        each
-        for each, (field, _, column) in zip(columns, split)
-        if field not in FIELDS or not column
-    ]
+    wrong = ["=".join(filter(None, each)) for each in split if each[0] not in FIELDS or not each[2]]
     if wrong or len(names) < len(split):
         raise UserError(
-            f"--columns {(wrong or [*columns])[0]} names no column, or a field twice: give FIELD=COLUMN, with a "
-            f"field of {', '.join(FIELDS)}"
+            f"--columns {(wrong or [*columns])[0]} names no column, or a field twice: give FIELD=COLUMN, "
+            f"with a field of {', '.join(FIELDS)}"
         )
     return names
 
@@ -39,8 +35,8 @@ def rows_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, (place, row) in enumerate(rows.rows_of(path)):
         if lost := [column for column in names.values() if column not in row and not number]:
             raise UserError(
-                f"{path}:{place}: --columns names {lost[0]!r}, which is no column: it has {listed(row)}; fields "
-                f"are {', '.join(FIELDS)}"
+                f"{path}:{place}: --columns names {lost[0]!r}, which is no column: it has {listed(row)}; "
+                f"fields are {', '.join(FIELDS)}"
             )
         kept = {key: value for key, value in row.items() if key not in {*names, *names.values()}}
         found = {field: row[column] for field, column in names.items() if column in row}

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
-from data.records import RECORDED, SPLIT_KEY
+from data.records import RECORDED, SPLIT_KEY, TURNS
 from data.templates import (
     HEADINGS,
     ChatForm,
@@ -24,6 +24,7 @@ from data.templates import (
     answered_conversation,
     conversation_prompt,
     instruction_text,
+    stripped,
 )
 
 UNANSWERED = "no answer at the end"
@@ -40,6 +41,7 @@ class Answered(NamedTuple):
     response: str | None
     learned: bool = True  # False: marked as an answer not to be learned
     odd: str = ""  # how the template's own text differs
+    turns: tuple[Turn, ...] | None = None  # that a text was written of
 
 
 class Content(NamedTuple):
@@ -98,6 +100,7 @@ def written(side: Answered, chat: ChatForm | None, *, learned: bool = True) -> A
         whole = TRANSCRIPT.fullmatch(prompt)
         prompt = asked(transcribed(whole[1])) if whole else (Turn("user", prompt),)
     try:
+        side = side._replace(turns=tuple(stripped(prompt)))
         if learned and response and response.strip():
             prompt, response, odd = answered_conversation(prompt, response, chat)
             return side._replace(prompt=prompt, response=response, odd=odd)
@@ -290,6 +293,11 @@ def turns_of(row: Row, key: str) -> list[Turn]:
     return turns
 
 
+def recorded_turns(row: Row) -> tuple[Turn, ...] | None:
+    """The conversation that a run has recorded beside a prompt; None without one."""
+    return tuple(turns_of(row, TURNS)) if row.get(TURNS) else None
+
+
 def content_of(message: Row) -> str:
     """The text of a message, or of its parts, one after the other; DropRow for a part of another kind."""
     if not isinstance(message.get("content"), list):
@@ -304,13 +312,13 @@ def content_of(message: Row) -> str:
     return "".join(texts)
 
 
-def chat_side(row: Row, key: str, asks: str = "prompt") -> Answered:
-    """The conversation under `key`, which may hold that of the column `asks` again.
+def chat_side(row: Row, key: str, asks: str = "") -> Answered:
+    """The conversation under `key`, which may hold that of `prompt`, or of the column `asks`, again.
 
-    Its last turn, which must be the assistant's, is the answer. After a prompt of messages a string is
-    one, too, and after a question, which no file of ours has.
+    Its last turn, which must be the assistant's, is the answer. After messages a string is one, too, and
+    in a layout that has a name for its question, `asks`.
     """
-    as_turns = asks != "prompt" or isinstance(row.get(asks), MESSAGES)
+    as_turns, asks = bool(asks) or isinstance(row.get("prompt"), MESSAGES), asks or "prompt"
     if isinstance(row.get(key), str) and as_turns:
         return Answered(asked(opening_of(row, asks)), text_of(row, key).strip())
     *before, last = turns_of(row, key) or [Turn("none", "")]
@@ -490,9 +498,10 @@ def amount(value: object) -> float:
     return float(found[1].replace(",", ".")) / int(found[2] or 1) if found else math.nan
 
 
+asked_side = partial(chat_side, asks="question")
 PAIR = ("chosen", "rejected")
 LABELS = ("label", "kto_tag")  # true: a good answer, false: a bad one
-OWN = (*RECORDED, "verdict", "repeat")
+OWN = (*RECORDED, TURNS, "verdict", "repeat")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
 CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 
@@ -566,12 +575,7 @@ FORMATS = (
     Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
     Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
     *(
-        Format(
-            "questions and answers",
-            ("question", key),
-            each(partial(chat_side, asks="question"), key),
-            SYSTEM,
-        )
+        Format("questions and answers", ("question", key), each(asked_side, key), SYSTEM)
         for key in ("response", "completion")
     ),
     Format("prompts", ("prompt",), question, TRUTHS),
@@ -584,7 +588,8 @@ FORMATS = (
 # Layouts that no line above reads: the name, its keys, and in Python what a `row` of it becomes.
 OTHERS = (
     ("Countdown", {"nums", "target"},
-     "{**row, 'prompt': 'Use each of {nums} once, with + - * / and brackets, to make {target}.\\n'.format(**row)}"),
+     "{**row, 'prompt': 'Use each of {nums} once, with + - * / and brackets, to make {target}.\\n'"
+     ".format(**row)}"),
     ("OpenAI's preferences", {"input", "preferred_output", "non_preferred_output"},
      "{'prompt': row['input']['messages'], 'chosen': row['preferred_output'], 'rejected': "
      "row['non_preferred_output']}"),
@@ -592,12 +597,12 @@ OTHERS = (
      "(lambda a: {'prompt': row['prompt'], 'chosen': a[0]['answer'], 'rejected': a[-1]['answer']})"
      "(sorted(row['answers'], key=lambda a: a['rank']))"),
     ("summaries of Stiennon et al. 2020", {"info", "summaries", "choice"},
-     "(lambda a, i: {'prompt': row['info']['post'] + '\\n\\nTL;DR:', 'chosen': ' ' + a[i]['text'], 'rejected': "
-     "' ' + a[1 - i]['text']})(row['summaries'], row['choice'])"),
+     "(lambda a, i: {'prompt': row['info']['post'] + '\\n\\nTL;DR:', 'chosen': ' ' + a[i]['text'], "
+     "'rejected': ' ' + a[1 - i]['text']})(row['summaries'], row['choice'])"),
     ("OpenAssistant's trees", {"prompt", "message_tree_id"},
-     "(lambda q, a: {'prompt': [{'role': 'user', 'content': q['text']}], 'chosen': a[0]['text'], 'rejected': "
-     "a[-1]['text']})(row['prompt'], sorted((r for r in row['prompt']['replies'] if r.get('rank') is not None), "
-     "key=lambda r: r['rank']))"),
+     "(lambda q, a: {'prompt': [{'role': 'user', 'content': q['text']}], 'chosen': a[0]['text'], "
+     "'rejected': a[-1]['text']})(row['prompt'], sorted((r for r in row['prompt']['replies'] if "
+     "r.get('rank') is not None), key=lambda r: r['rank']))"),
 )  # fmt: skip
 LINES = """{} rows are another layout: these lines make mine.jsonl of theirs.jsonl
 python -c "

@@ -14,6 +14,7 @@ from harness.files import record_input
 SHARDS = (".parquet", ".arrow")  # what a folder of them holds
 HUB = re.compile(r"(?:hf://)?(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?::([\w-][\w./-]*))?")
 A_FILE = re.compile(r"\.(?:json|jsonl|csv|tsv|txt|parquet|arrow|gz|bz2|xz|zst)\Z")
+TO_JSON = "`python -c \"from datasets import *; {}.to_json('data.jsonl')\"` makes JSON lines of it"
 AS_PARQUET = "refs/convert/parquet"  # the branch where the hub keeps them
 
 
@@ -65,10 +66,7 @@ def hub_folder(repo: str, split: str) -> Path:
     the command that fetches them, where it is not installed or fails, or where two parts fit.
     """
     page = f"https://huggingface.co/datasets/{repo}"
-    by_hand = (
-        f"`hf download {repo} --repo-type dataset --revision {AS_PARQUET} --local-dir FOLDER` fetches it, "
-        "and --data FOLDER/... reads it"
-    )
+    by_hand = TO_JSON.format(f"load_dataset({repo!r}, split={split!r})")
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError:

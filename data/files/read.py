@@ -41,11 +41,13 @@ from data.files.formats import (
     mark_in,
     ratings,
     recorded_sides,
+    recorded_turns,
     without_end,
     written,
 )
 from data.files.rows import (
     BadRow,
+    OtherKind,
     Row,
     bad_row,
     holds_rows,
@@ -94,10 +96,14 @@ class ReadResult(Generic[Record]):
             splits[split_of(key_of(record))].append(record)
         return splits
 
-    def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
-        """The training split, and the validation split or, of few records, the test split or one prompt."""
+    def train_and_held_out(self, *, test: bool = False) -> tuple[list[Record], list[Record]]:
+        """The training split, and the validation split or, of few records, the test split or one prompt.
+
+        `test`: the test split behind the validation split, for those who choose nothing by either.
+        """
         splits = self.splits
-        train, held_out = splits["train"], splits["validation"] or splits["test"]
+        train, validation = splits["train"], splits["validation"]
+        held_out = validation + splits["test"] if test else validation or splits["test"]
         if not held_out:
             last = key_of(train[-1])
             held_out = [record for record in train if key_of(record) == last]
@@ -249,7 +255,7 @@ def _texts(kind: Format, side: Sequence[Answered], what: str, row: Row) -> tuple
     if side and side[0].response is None and kind.name == "conversations":
         raise DropRow(UNANSWERED)
     if not side or side[0].response is None:
-        raise BadRow(f"{kind.name} rows hold no {what} ({converter(row)})")
+        raise OtherKind(f"{kind.name} rows hold no {what}: {converter(row)}")
     if not (side[0].learned and is_learned(row)):
         raise DropRow(UNLEARNED)
     return side[0].prompt, side[0].response
@@ -288,7 +294,7 @@ def _half_or_pair(kind: Format, content: Content, row: Row) -> PreferenceRecord:
 
 def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
     if len(content.sides) == 1 and label_of(row) is not None:
-        raise BadRow(
+        raise OtherKind(
             f"{kind.name} rows with a label hold no pairs: python -m rl.dpo_engine --loss kto learns from "
             "labelled answers"
         )
@@ -342,6 +348,7 @@ def _read(
     columns: dict[str, None] = {}
     rated: dict[str, str] = {}
     truths: set[str] = set()
+    is_prompt = convert is _prompt
     kind: Format | None = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
@@ -352,9 +359,12 @@ def _read(
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
             form = None if recorded else chat
             ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
-            sides = [written(side, form, learned=convert is not _prompt) for side in ended]
+            sides = [written(side, form, learned=not is_prompt) for side in ended]
             content = found._replace(sides=sides)
-            record = replace(convert(kind, content, row), question=_question(found, row))
+            turns = recorded_turns(row) if recorded else sides[0].turns
+            record = replace(
+                convert(kind, content, row), question=_question(found, row), turns=turns
+            )
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)
@@ -365,9 +375,9 @@ def _read(
             answers = sum(side.response is not None for side in content.sides)
             notes["a mark of the end taken off"] += list(ended) != list(found.sides)
             notes["prompt taken off the head of the answers"] += content.repeated
-            if convert is _prompt and found.answer is not None and found.truth != "answer":
+            if is_prompt and found.answer is not None and found.truth != "answer":
                 notes[f"ground truth from {found.truth!r}"] += 1
-                truths.add(found.truth)
+            truths |= {found.truth} if found.answer is not None else set()
             notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
             notes["ratings that are no numbers"] += lead != lead
             notes["a list written as text, such as of messages in a table,"] += (
@@ -392,10 +402,9 @@ def _read(
     if foreign:
         notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
     notes["the same two answers judged the other way round"] += _contradicted(records)
-    used = {SPLIT_KEY, ""}.union(kind.keys, {*kind.more} - {*TRUTHS}, rated, rated.values())
-    used |= {"answer"}.intersection(kind.more)
-    used |= set(LEARNED if UNLEARNED in dropped else ()) | truths
-    used |= set(() if convert is _prompt else LABELS)
+    used = {SPLIT_KEY, ""}.union(kind.keys, kind.more, rated, rated.values())
+    used = used - {*TRUTHS} | truths if is_prompt else used.union(LABELS)
+    used |= set(LEARNED if UNLEARNED in dropped else ())
     unread = [key for key in columns if key not in used]
     return ReadResult(
         records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)

@@ -20,13 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from data.files.published import SHARDS, shards_of, table_rows
+from data.files.published import SHARDS, TO_JSON, shards_of, table_rows
 from harness.errors import UserError
 from harness.files import record_input, require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
-TO_JSON = "`python -c \"from datasets import *; {}.to_json('data.jsonl')\"` makes JSON lines of it"
 PARQUET, ARROW = (TO_JSON.format(f"Dataset.from_{kind}({{0!r}})") for kind in ("parquet", "file"))
 ASK = "ask its maker for JSON lines"
 OTHER_FILES = {  # by their first bytes: what they are, and what helps
@@ -60,9 +59,14 @@ class BadRow(ValueError):
     """A row breaks its own format; the message says how."""
 
 
+class OtherKind(BadRow):
+    """A good row of another kind than is asked for; the message says what helps."""
+
+
 def bad_row(path: str | Path, place: str, why: object) -> UserError:
-    """The error for a row whose values cannot be right."""
-    return UserError(f"{path}:{place}: {why}; correct the row or remove it")
+    """The error for a row whose values cannot be right, or which is of another kind."""
+    way = "" if isinstance(why, OtherKind) else "; correct the row or remove it"
+    return UserError(f"{path}:{place}: {why}{way}")
 
 
 def holds_rows(path: str | Path) -> bool:

@@ -15,7 +15,7 @@ from data.files.read import (
 )
 from data.files.rows import holds_rows
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord, Split
-from data.templates import HEADINGS, ChatForm, instruction_prompt
+from data.templates import HEADINGS, ChatForm, Turn, instruction_prompt
 
 
 class FileSource:
@@ -53,7 +53,7 @@ class FileSource:
         Unwritable for one with a mark of a chat, which could end a turn, in neither form.
         """
         known = {record.prompt: record for records in self.splits.values() for record in records}
-        formed, chat = text, self.chat
+        formed, chat, turns = text, self.chat, (Turn("user", text.strip()),)
         if chat is not None and (self.is_in_form or chat.is_written(text)):
             formed = text if chat.is_written(text) else instruction_prompt(text, chat)
         else:
@@ -63,7 +63,8 @@ class FileSource:
                 formed = instruction_prompt(text)
             elif all(prompt.endswith("\n") for prompt in known):
                 formed = text + "\n"
-        return known.get(text) or known.get(formed) or PromptRecord(formed)
+        asked = turns if formed.strip() != text.strip() else None
+        return known.get(text) or known.get(formed) or PromptRecord(formed, turns=asked)
 
     def pairs(self, *, labelled: bool = False) -> ReadResult[PreferenceRecord]:
         """Its preference pairs, or its `labelled` answers."""

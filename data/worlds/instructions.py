@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from data.records import PromptRecord
-from data.templates import chat_prompt
+from data.templates import Turn, chat_prompt
 
 LEAST_WORDS = 4
 SPLITS = {"train": (0, 100), "validation": (100, 120), "test": (120, None)}  # of the topics
@@ -108,7 +108,7 @@ def prompts(split: str) -> list[PromptRecord]:
 def _prompt(topic: str, rule: str) -> PromptRecord:
     request = CONSTRAINTS[rule].prompt.format(topic=topic)
     meta = {"topic": topic, "rule": rule, "typed": request}
-    return PromptRecord(chat_prompt(request), meta=meta)
+    return PromptRecord(chat_prompt(request), meta=meta, turns=(Turn("user", request),))
 
 
 def read_prompt(text: str) -> PromptRecord:
@@ -117,7 +117,7 @@ def read_prompt(text: str) -> PromptRecord:
         form = re.escape(rule.prompt).replace(re.escape("{topic}"), "([a-z]+)")
         if match := re.fullmatch(form, text.strip()):
             return _prompt(match[1], name)
-    return PromptRecord(chat_prompt(text.strip()))
+    return PromptRecord(chat_prompt(text.strip()), turns=(Turn("user", text.strip()),))
 
 
 def names(topic: str, text: str) -> bool:

@@ -69,8 +69,8 @@ def open_pairs(
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
-    Of a file its own pairs, or with `labelled` its single answers, too; of a world those of the reward model's run `folder`, with the
-    annotator's noisy labels.
+    Of a file its own pairs, or with `labelled` its single answers, too; of a world those of the reward
+    model's run `folder`, with the annotator's noisy labels.
     """
     check_world(data)
     if has_annotator(data):
@@ -81,7 +81,7 @@ def open_pairs(
                 f"there are no preference pairs in {display_path(folder)}: make them with\n"
                 f"    python -m reward_model.reward_model_training{flags_for(data, preset)}"
             )
-        results = [file_source(path).pairs() for path in paths]
+        results = [file_source(path, None).pairs() for path in paths]
         train, held_out = (result.records for result in results)
     else:
         results = [file_source(data, tokenizer.chat).pairs(labelled=labelled)]
@@ -118,7 +118,7 @@ def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
 
 
 def sides(rows: Tensor, lengths: Tensor) -> Tensor:
-    """Numbers of the rows of `collate_pairs`, the chosen responses first, as (k, 2); 0 without a response."""
+    """Numbers of the rows of `collate_pairs`, the chosen ones first, as (k, 2); 0 without a response."""
     there = on_device(lengths.T > 0, rows.device)
     return rows.new_zeros(there.shape).masked_scatter(there, rows).T
 
@@ -207,7 +207,7 @@ class PairStream:
         return epoch_shuffled_indices(step, self.batch_size, len(self.pairs), self.seed)
 
     def micro_batches(self, step: int) -> Iterator[tuple[ResponseBatch, Tensor | None, Tensor]]:
-        """The forwards of one step, the reference's log-probs of their pairs or None, and lengths, (k, 2)."""
+        """The forwards of one step, the reference's log-probs of their pairs or None, lengths, (k, 2)."""
         index, size = self.indices(step), self.config.micro_batch_size
         chosen = [self.pairs[i] for i in index.tolist()]
         for part, batch, lengths in pair_micro_batches(chosen, self.eos_id, size):

@@ -1,7 +1,8 @@
 """Preference losses: one loss per pair of responses, from the log-probs of whole responses.
 
-Every tensor is (pairs,), of KTO (answers,). A log-prob is the *sum* over a response's tokens (`masked_sum`), or its mean
-(`masked_mean`) where a loss is length-normalised: `pair_log_probs` of rl/batches/preferences.py.
+Every tensor is (pairs,), of KTO (answers,). A log-prob is the *sum* over a response's tokens
+(`masked_sum`), or its mean (`masked_mean`) where a loss is length-normalised: `pair_log_probs` of
+rl/batches/preferences.py.
 """
 
 import torch

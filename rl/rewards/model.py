@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -13,16 +14,20 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, collate_responses
+from data.files.formats import recorded_turns
+from data.records import PromptRecord
 from data.sources import default_folder, flags_for, is_checked
-from gpt.folder import ModelFolder, place_of
+from gpt.folder import place_of
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
+from harness.console import say_always
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path, read_jsonl, record_input
 from harness.paths import MODEL_FILE
+from reward_model.judge import Judge
 from reward_model.pairs import as_pair
-from reward_model.scalar_head import RewardModel, load_reward_model
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, worst_case
 from rl.rewards.reward import MadeOf, RewardFlags, RewardFn
@@ -33,13 +38,20 @@ def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -
     if is_checked(config.data) and not config.reward_model:
         raise UserError(f"{config.data} is checked by a rule: leave --reward {config.reward} out")
     names = config.reward_model or (str(default_reward_model(config)),)
-    models = [open_reward_model(name, tokenizer, device) for name in names]
+    judges = [Judge.open(name, device) for name in names]
+    models = [judge.model for judge in judges]
+    own = [None if judge.shares(tokenizer) else judge for judge in judges]
+    for judge, apart in zip(judges, own, strict=True):
+        judge.say(shared=apart is None)
     if len(models) == 1:
-        return RewardModelReward(models[0], config.scored_rows, config.precision)
+        return RewardModelReward(models[0], config.scored_rows, config.precision, own[0])
     room = min(model.gpt.config.context for model in models)
-    reference = reference_responses(place_of(names[0]), tokenizer, room)
+    kept = (reference_responses(place_of(name), tokenizer, room) for name in names)
+    reference = next(filter(None, kept), None)
+    if reference is None and any(judge.published for judge in judges):
+        say_always("warning: no scores to centre on: the reward models' scales count as they are")
     return EnsembleReward(
-        models, combine=config.ensemble, reference=reference,
+        models, combine=config.ensemble, reference=reference, own=own,
         micro_batch_size=config.scored_rows, dtype=config.precision,
     )  # fmt: skip
 
@@ -59,25 +71,6 @@ def default_reward_model(config: RewardFlags) -> Path:
     return folder
 
 
-def open_reward_model(name: str, tokenizer: Tokenizer, device: torch.device) -> RewardModel:
-    """The reward model of this name; UserError if there is none, or one of other tokens."""
-    found = ModelFolder.open(name)
-    if found.kind != "reward_model":
-        raise UserError(
-            f"{name} is no reward model but a policy: name what reward_model_training made"
-        )
-    model, model_tokenizer = load_reward_model(found.folder, device)
-    if model_tokenizer.fingerprint != tokenizer.fingerprint:
-        names = f"{model_tokenizer.name!r}, the policy {tokenizer.name!r}"
-        raise UserError(f"{name} reads {names}: use one tokenizer")
-    if model_tokenizer.chat_template != tokenizer.chat_template:
-        raise UserError(
-            f"{name} reads prompts in another form of a chat than the policy writes: train "
-            "both from models with the same chat template"
-        )
-    return model
-
-
 def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
     """What a reward model says of each token: the reward if the response ended there, (N, T)."""
     score = model.prefix_scores
@@ -86,27 +79,36 @@ def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
 
 @dataclass(eq=False)
 class RewardModelReward:
-    """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
+    """The score of a reward model, in `dtype`, of the sampled tokens, or as an `own` form reads them."""
 
     model: RewardModel
     micro_batch_size: int = 64
     dtype: str = "float32"
+    own: Judge | None = None
     name = "reward model"
 
     @property
     def components(self) -> MadeOf:
+        if self.own is not None:
+            return MadeOf(judges=(self.own,))
         return MadeOf(reward_models=(self.model,), token_columns=partial(prefix_scores, self.model))
+
+    def rows(self, rollout: Rollout) -> ResponseBatch:
+        """A rollout's rows as the reward model reads them."""
+        if self.own is None:
+            return rollout.sequences
+        return self.own.batch(rollout.records, rollout.responses, rollout.has_eos.tolist())
 
     def __call__(self, rollout: Rollout) -> Tensor:
         with precision(self.model.device, self.dtype):
-            return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)
+            return score_in_micro_batches(self.model, self.rows(rollout), self.micro_batch_size)
 
 
 class EnsembleReward:
     """Several reward models' scores of a rollout, combined into one reward per response, (N,).
 
-    mean: their mean. min: the lowest (WCO; Coste et al. 2024, arXiv:2310.02743). All members must share
-    the policy's tokenizer.
+    mean: their mean. min: the lowest (WCO; Coste et al. 2024, arXiv:2310.02743). `own` has the judge of
+    each member that reads in a form of its own, else None.
 
     With `reference` each member is standardised on those responses, so that what is left between them
     is disagreement. They are fixed, and not the rollout: a reward that is centred on every batch could
@@ -118,23 +120,32 @@ class EnsembleReward:
         models: Sequence[RewardModel],
         *,
         combine: Literal["mean", "min"] = "mean",
-        reference: ResponseBatch | None = None,
+        reference: Rollout | None = None,
+        own: Sequence[Judge | None] = (),
         micro_batch_size: int = 64,
         dtype: str = "float32",
     ) -> None:
-        self.members = [RewardModelReward(model, micro_batch_size, dtype) for model in models]
+        self.members = [
+            RewardModelReward(model, micro_batch_size, dtype, judge)
+            for model, judge in zip_longest(models, own)
+        ]
         self.combined = {"mean": ensemble_mean, "min": worst_case}[combine]
         self.name = f"{combine} of {len(models)} reward models"
         if reference is not None:
-            for model in models:
+            for member in self.members:
+                model, rows = member.model, member.rows(reference)
                 with precision(model.device, dtype):
-                    model.normalize_on(reference.to(model.device), micro_batch_size)
+                    model.normalize_on(rows.to(model.device), micro_batch_size)
 
     @property
     def components(self) -> MadeOf:
-        """Its members; of each token the first one says what it thinks."""
-        models = tuple(member.model for member in self.members)
-        return MadeOf(reward_models=models, token_columns=self.members[0].components.token_columns)
+        """Its members; of each token the first that reads it says what it thinks."""
+        made = [member.components for member in self.members]
+        return MadeOf(
+            reward_models=tuple(model for each in made for model in each.reward_models),
+            judges=tuple(judge for each in made for judge in each.judges),
+            token_columns=next(filter(None, (each.token_columns for each in made)), None),
+        )
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
@@ -151,7 +162,7 @@ class EnsembleReward:
 
 def reference_responses(
     folder: Path, tokenizer: Tokenizer, room: int, pairs: int = 256
-) -> ResponseBatch | None:
+) -> Rollout | None:
     """Answers on which the members of an ensemble are put on one scale: held-out ones of `folder`.
 
     Both answers of its first held-out pairs that fit in `room` tokens, token by token as they were; None
@@ -160,10 +171,18 @@ def reference_responses(
     path = folder.resolve() / "held_out_pairs.jsonl"
     if not path.exists():
         return None
-    kept = [as_pair(row, tokenizer) for row in read_jsonl(record_input(path))[:pairs]]
-    rows = [(pair.prompt, side) for pair in kept for side in (pair.chosen, pair.rejected)]
-    rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
+    rows = []
+    for row in read_jsonl(record_input(path))[:pairs]:
+        pair, record = (
+            as_pair(row, tokenizer),
+            PromptRecord(row["prompt"], turns=recorded_turns(row)),
+        )
+        for side, text in ((pair.chosen, row["chosen"]), (pair.rejected, row["rejected"])):
+            if len(pair.prompt) + len(side) <= room:
+                rows.append((record, text, pair.prompt, side))
     if not rows:
         return None
-    prompts, answers = zip(*rows, strict=True)
-    return collate_responses(prompts, answers, tokenizer.eos_id)
+    records, texts, prompts, answers = zip(*rows, strict=True)
+    batch = collate_responses(prompts, answers, tokenizer.eos_id)
+    log_probs = torch.zeros_like(batch.response_tokens, dtype=torch.float32)
+    return Rollout(list(records), list(texts), batch, log_probs, group_size=1)

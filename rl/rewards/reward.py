@@ -26,6 +26,7 @@ from rl import rewards
 from rl.batches.rollout import Rollout
 
 if TYPE_CHECKING:
+    from reward_model.judge import Judge
     from reward_model.scalar_head import RewardModel
 
 LARGEST = 1e15  # a reward in size: sums of squares over a batch stay finite in float32
@@ -64,7 +65,8 @@ class Check(RewardFn, Protocol):
 class MadeOf:
     """What a reward is made of, which each class of rewards says by its `components`."""
 
-    reward_models: tuple[RewardModel, ...] = ()
+    reward_models: tuple[RewardModel, ...] = ()  # that score the sampled tokens
+    judges: tuple[Judge, ...] = ()  # that read the texts in a form of their own
     teacher: GPT | None = None
     # (policy, rollout, temperature, rows at once) -> two estimates of its KL to the teacher, (N,) nats
     distance: Callable[[GPT, Rollout, float, int], tuple[Tensor, Tensor]] | None = None

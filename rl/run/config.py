@@ -37,7 +37,7 @@ class RunFlags(ModelFlags):
     gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
     as function(prompt, response) and gives a number (rl/rewards/function.py)."""
     reward_model: tuple[str, ...] = ()
-    """The reward model, or several of them; default: the one of this data and model."""
+    """The reward model, a run's or a published one, or several; default: the one of this data and model."""
     ensemble: Literal["mean", "min"] = "mean"
     """What several reward models pay: their mean, or the least of them."""
 

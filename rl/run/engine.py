@@ -28,7 +28,8 @@ from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import is_main, on_main
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags
-from rl.run.evaluation import Conditions, Validation, answers_of_test, compare
+from rl.run.ending import ending
+from rl.run.evaluation import EXAMPLES, Conditions, Validation, answers_of_test, compare
 from rl.run.task import Task, open_task, to_bfloat16
 from rl.run.token_log import TokenLog
 
@@ -118,7 +119,8 @@ def extra_steps(config: RunFlags, task: Task, done: int) -> float:
 
 def answers_to_test(config: RunFlags, task: Task) -> int:
     """Answers to test prompts, of one model."""
-    return len(task.prompts["test"][: config.test_prompts]) * answers_of_test(task.gold)
+    prompts = len(task.prompts["test"][: config.test_prompts])
+    return prompts * answers_of_test(task.gold) + 2 * min(prompts, EXAMPLES)
 
 
 @dataclass
@@ -225,4 +227,4 @@ def report(name: str, config: RunFlags, task: Task, start: GPT, folder: Path) ->
     write_json(folder / "report.json", comparison.numbers)
     on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
     append_jsonl(folder / ANSWERS, comparison.sample_rows(config.test_prompts))
-    print(comparison.text())
+    print(comparison.text(), "", *ending(comparison, config, task, folder), sep="\n")

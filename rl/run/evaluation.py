@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
+from gpt.generate import SamplingParams, temperature_of_use
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
@@ -34,6 +34,7 @@ from rl.run.token_log import StepBatch, TokenLog
 PASS_K = 8  # samples per prompt where an answer can be checked
 KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token
 SHOWN = 8  # responses of a validation that are kept to be read
+EXAMPLES = 3  # prompts of a comparison whose answers are printed
 COLUMNS = {  # of the table of a comparison: what stands over a number of its summary
     "reward": "reward", "kl": "KL", "response_length": "length", "eos_rate": "EOS rate",
     "reverse_kl_full": "KL to teacher", "gold": "gold", "gold_error": "its error",
@@ -271,6 +272,8 @@ class Comparison:
     after: Evaluation
     gold_name: str  # "" where no true objective is known
     name: str
+    # answers of both models to the first prompts, under how they are sampled
+    examples: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     accuracy_before: Mapping[str, float] = field(default_factory=dict)  # where answers are checked
     accuracy_after: Mapping[str, float] = field(default_factory=dict)
 
@@ -284,15 +287,31 @@ class Comparison:
         }
         if self.before.gold is not None and self.after.gold is not None:
             numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
+        for name in ("reward", "gold"):
+            if found := self.change(name):
+                parts = zip(("", "_low", "_high"), found, strict=True)
+                numbers |= {f"{name}_change{part}": value for part, value in parts}
         return numbers
+
+    def change(self, name: str) -> tuple[float, float, float] | None:
+        """What `reward` or `gold` gained, and its 95% interval, paired over prompts; None if unknown.
+
+        The interval is the normal one, 1.96 standard errors of the mean difference.
+        """
+        before, after = getattr(self.before, name), getattr(self.after, name)
+        if before is None or after is None or len(before) < 2:
+            return None
+        differences = (after - before).double()
+        mean, half = float(differences.mean()), 1.96 * standard_error(differences)
+        return mean, mean - half, mean + half
 
     def sample_rows(self, count: int) -> list[dict[str, Any]]:
         """The first responses as readable rows, each with that from before training."""
         after = self.after.sample_rows(count)
         return [row | {"before": self.before.responses[i]} for i, row in enumerate(after)]
 
-    def text(self, samples: int = 3) -> str:
-        """A table and the first responses side by side."""
+    def text(self) -> str:
+        """A table and the examples side by side."""
         numbers, names = self.numbers, COLUMNS | {"gold": self.gold_name}
         keys = [key for key in (*COLUMNS, *self.accuracy_before) if key in numbers["before"]]
         before, after = numbers["before"], numbers["after"]
@@ -301,12 +320,11 @@ class Comparison:
         lines = [f"{numbers['prompts']} test prompts", table]
         if "win_rate" in numbers:
             lines.append(f"win rate of {self.name} over the start: {numbers['win_rate']:.3f}")
-        for row in self.sample_rows(samples):
-            lines += ["", f"prompt: {printable(row['prompt'])}"]
-            lines += [
-                f"  before: {printable(row['before'])}",
-                f"  after:  {printable(row['response'])}",
-            ]
+        for i, record in enumerate(self.before.records[:EXAMPLES]):
+            lines += ["", f"prompt: {printable(record.prompt)}"]
+            for how, (before, after) in self.examples.items():
+                lines += [f"  before, {how}: {printable(before[i])}"]
+                lines += [f"  after,  {how}: {printable(after[i])}"]
         return "\n".join(lines)
 
 
@@ -332,7 +350,30 @@ def compare(
         {} if check is None else measure_accuracy(model, *given, check, conditions=conditions)
         for model in models
     ]
-    return Comparison(first, second, task.gold.name if task.gold else "", after, *accuracies)
+    tau = temperature_of_use(task.tokenizer.chat is not None, params.temperature)
+    hows = {f"temperature {tau:g}": replace(params, temperature=tau)}
+    hows |= {"greedy": replace(params, greedy=True)}
+    gold_name = task.gold.name if task.gold else ""
+    examples = {
+        how: [examples_of(model, *given[:2], each, conditions) for model in models]
+        for how, each in hows.items()
+    }
+    return Comparison(first, second, gold_name, after, examples, *accuracies)
+
+
+@torch.no_grad()
+def examples_of(
+    model: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    conditions: Conditions,
+) -> list[str]:
+    """Answers to the first prompts, by the same random numbers for every model."""
+    generator = make_generator(conditions.seed, "examples")
+    with precision(model.device, conditions.precision):
+        asked = records[:EXAMPLES]
+        return sample_rollout(model, tokenizer, asked, params, 1, generator).responses
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

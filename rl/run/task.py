@@ -50,13 +50,13 @@ def open_policy(
     """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
     folder = default_folder("pretraining", data, preset)
     if model is None and not (folder / MODEL_FILE).exists():
-        found = source(data)
+        found = source(data, None)
         if is_world(data) and found.corpus is None:
             make = "`python scripts/smollm2.py --out runs/smollm2`, then --model runs/smollm2"
             raise UserError(f"{data} needs a model that has read English: {make}")
         checked, answers = found.CHECK is not None, 2  # a world's annotator compares two
         if not is_world(data):
-            result = file_source(data).result
+            result = file_source(data, None).result
             checked, answers = result.records[0].answer is not None, result.answers
         if not answers:
             raise UserError(
@@ -90,8 +90,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     if room < 1:
         positions = f"the policy's {policy.config.context} positions"
         raise UserError(f"--max-new-tokens leaves no room for a prompt in {positions}: lower it")
-    found = source(data, tokenizer.chat)
-    prompts = open_prompts(found, data, tokenizer, room)
+    found, prompts = open_prompts(data, tokenizer, room)
     needed = learned and config.reward != "model"
     rule = open_rule(found, data, prompts, needed=needed)
     if own_reward is not None:
@@ -105,7 +104,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
 def to_bfloat16(task: Task) -> None:
     """Linear layers of the task's reward models and teacher in bfloat16."""
     made = components(task.reward_fn)
-    for model in (*made.reward_models, made.teacher):
+    for model in (*made.reward_models, *(judge.model for judge in made.judges), made.teacher):
         if model is not None:
             linears_to_bfloat16(model)
 
@@ -117,13 +116,19 @@ def require_reach(
     prompts: Mapping[str, Sequence[PromptRecord]],
     max_new_tokens: int,
 ) -> None:
-    """UserError for a reward model or a teacher that cannot read the longest row that may be written."""
+    """UserError for a reward model or a teacher that cannot read the longest row that may be written.
+
+    A judge of its own form must read every prompt; how many tokens an answer has there is known later.
+    """
     made = components(reward_fn)
+    asked = [record for records in prompts.values() for record in records]
+    for judge in made.judges:
+        judge.batch(asked, ["."] * len(asked), [True] * len(asked))
     models = [*(model.gpt for model in made.reward_models), made.teacher or policy]
     reach = min(model.config.context for model in models)
     if reach >= policy.config.context:
         return
-    texts = {record.prompt for records in prompts.values() for record in records}
+    texts = {record.prompt for record in asked}
     longest = max(len(tokenizer.encode_prompt(text)) for text in texts)
     if longest + max_new_tokens > reach:
         raise UserError(

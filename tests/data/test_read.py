@@ -7,6 +7,9 @@ import gzip
 import io
 import json
 import lzma
+import re
+import subprocess
+import sys
 import tarfile
 import zlib
 from pathlib import Path
@@ -18,7 +21,7 @@ from toys import chat_tokenizer
 from data.files import rows
 from data.files.read import read_preferences, read_prompts, read_responses, read_text
 from data.records import PromptRecord, ResponseRecord, key_of, question_of
-from data.sources import file_source
+from data.sources import file_source, require_data
 from harness.errors import UserError
 from harness.files import reading, require_regular, split_as
 
@@ -67,9 +70,8 @@ def test_a_table_is_read_whatever_stands_between_its_cells(tmp_path: Path, sign:
     for name in ("a.csv", "a.tsv") if sign == "\t" else ("a.csv",):
         for content in contents:
             (tmp_path / name).write_bytes(content)
-            assert [
-                tuple(vars(r).values())[1:4] for r in read_preferences(tmp_path / name).records
-            ] == TABLE[1:]
+            found = read_preferences(tmp_path / name).records
+            assert [(r.prompt, r.chosen, r.rejected) for r in found] == TABLE[1:]
     (tmp_path / "a.csv").write_text(f"sep={sign}\n{body}{sign}more", encoding="utf-8")
     with pytest.raises(UserError, match="a.csv:6: "):
         read_preferences(tmp_path / "a.csv")
@@ -201,7 +203,7 @@ BAD_TEXTS = [
 def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     rows = [b'{"text": "word"}'] * 3
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*rows[:2], line, rows[2]]))
-    for read in (read_text, lambda path: file_source(path).documents()):
+    for read in (read_text, lambda path: file_source(path, None).documents()):
         with pytest.raises(UserError, match="a.jsonl:3: "):
             read(tmp_path / "a.jsonl")
 
@@ -373,6 +375,21 @@ def test_of_few_rows_all_of_the_last_question_are_held_out(tmp_path: Path) -> No
     assert [record.prompt for record in train] == names[:3] * 2
 
 
+def test_the_test_split_is_held_out_only_for_those_who_ask(tmp_path: Path) -> None:
+    """Behind the validation split; else of few rows alone, which have no validation split."""
+    names: dict[str, str] = {}
+    for i in range(100):
+        bucket = zlib.crc32(f"{i}".encode()) % 100
+        names.setdefault(
+            "test" if bucket < 10 else "validation" if bucket < 20 else "train", f"{i}?"
+        )
+    rows = [PAIR | {"prompt": names[split]} for split in ("test", "train", "validation")]
+    result = read_preferences(lines(tmp_path, *rows))
+    for test, splits in ((False, ["validation"]), (True, ["validation", "test"])):
+        held_out = result.train_and_held_out(test=test)[1]
+        assert [record.prompt for record in held_out] == [names[split] for split in splits]
+
+
 # --- files that would have been read wrong --------------------------------------------------------
 
 # Text for a boolean, numbers that are no token ids, a key that stands twice.
@@ -449,3 +466,80 @@ def test_what_is_larger_than_memory_is_refused_and_not_held(
 def test_prompts_are_read_with_how_many_answers_there_are(row, answers, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1 + 2 =\n", **row}))
     assert read_prompts(tmp_path / "rows.jsonl").answers == answers
+
+
+def test_a_name_of_the_hub_is_refused_with_the_command_that_makes_a_file_of_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for name in ("owner/set", "hf://owner/set", "hf://datasets/owner/set"):
+        with pytest.raises(UserError, match=r"load_dataset\('owner/set', split='train'\)"):
+            require_data(name)
+    for name in ("owner/set.jsonl", "owner/set.csv.gz", "mine/set", "set", "a/b/set"):
+        with pytest.raises(UserError) as refused:
+            require_data(name)
+        assert "load_dataset" not in str(refused.value)
+
+
+# The Python filters of data/README.md, on rows of our own with the columns of those sets.
+
+
+def step(
+    *completions: tuple[str, int | None], chosen: int | None, human: Any = None
+) -> dict[str, Any]:
+    listed = [{"text": text, "rating": rating, "flagged": None} for text, rating in completions]
+    return {"completions": listed, "human_completion": human, "chosen_completion": chosen}
+
+
+def said_of(value: str, *, cancelled: bool = False) -> dict[str, Any]:
+    result = {"type": "pairwise", "from_name": "pw", "to_name": "a,b", "value": {"selected": value}}
+    return {
+        "id": 1,
+        "was_cancelled": cancelled,
+        "result": [result, {"type": "textarea", "value": {}}],
+    }
+
+
+PRM800K = {
+    "labeler": "x",
+    "question": {"problem": "Add 1 and 2, then 4.", "ground_truth_answer": "7"},
+    "label": {
+        "steps": [
+            step(("It is 3.", 1), ("It is 4.", -1), ("Hm.", 0), chosen=0),
+            step(("8.", -1), ("9.", -1), chosen=None, human={"text": "3 + 4.", "rating": None}),
+            step(("6.", -1), ("7.", 1), ("?", None), chosen=None),
+        ],
+        "finish_reason": "solution",
+    },
+}
+ASKED = {"prompt": "Why?", "answer1": "So.", "answer2": "No."}
+TASKS = [
+    {"id": 1, "data": ASKED, "annotations": [said_of("left")]},
+    {"id": 2, "data": ASKED | {"prompt": "When?"}, "annotations": [said_of("right")]},
+    {"id": 3, "data": ASKED, "annotations": [said_of("right", cancelled=True)]},
+    {"id": 4, "data": ASKED, "annotations": []},
+]
+FILTERED = {
+    "PRM800K": (
+        json.dumps(PRM800K) + "\n",
+        [
+            ("Add 1 and 2, then 4.\n", "It is 3.", "It is 4."),
+            ("Add 1 and 2, then 4.\nIt is 3.\n3 + 4.\n", "7.", "6."),
+        ],
+    ),
+    "Label Studio": (json.dumps(TASKS), [("Why?", "So.", "No."), ("When?", "No.", "So.")]),
+}
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(FILTERED)))
+def test_a_filter_makes_pairs_of_another_layout(tmp_path: Path, number: int, name: str) -> None:
+    page = Path(rows.__file__).parents[1] / "README.md"
+    code = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[number]
+    theirs, pairs = FILTERED[name]
+    made = subprocess.run(
+        [sys.executable, "-c", code], input=theirs, capture_output=True, text=True, check=True
+    )
+    (tmp_path / "mine.jsonl").write_text(made.stdout)
+    records = read_preferences(tmp_path / "mine.jsonl").records
+    assert [(r.prompt, r.chosen, r.rejected) for r in records] == pairs

@@ -181,7 +181,7 @@ def test_corpus_of_a_preference_file(tmp_path, name, capsys):
     rows = write_pairs(path, 100)
     if name.endswith("l"):
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    documents = file_source(path).documents()
+    documents = file_source(path, None).documents()
     learned = [row for row in rows if split_by_question(row["prompt"]) == "train"]
     expected = [row["prompt"] + row["chosen"] for row in learned]
     assert documents == expected and 60 < len(documents) < 95

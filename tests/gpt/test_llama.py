@@ -22,7 +22,7 @@ from gpt.attention import plain_attention
 from gpt.checkpoint import about_gpt, load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
-from gpt.huggingface import LLAMA3, save_hf
+from gpt.huggingface import LLAMA3, published_shape, save_hf
 from gpt.llama import Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
@@ -48,6 +48,9 @@ LATER: dict[str, dict[str, Any]] = {
     "qwen3": dict(qk_norm=True, d_head=12),
     "olmo2": dict(qk_norm=True, norms_after=True, own_head=True),
     "smollm3": dict(unturned=2),
+    "llama biased": dict(qkv_bias=True, o_bias=True),
+    "llama linear": dict(rope_factor=4.0, rope_linear=True),
+    "qwen3 biased": dict(qk_norm=True, qkv_bias=True, o_bias=True),
 }
 TOGETHER = {name: value for switches in LATER.values() for name, value in switches.items()}
 OLDER = (  # than all of them
@@ -117,6 +120,12 @@ def test_llama_3_slows_the_slow_turns() -> None:
         assert sin.flatten().tolist() == pytest.approx([math.sin(a) for a in angles], abs=1e-4)
 
 
+def test_linear_scaling_slows_every_turn() -> None:
+    cos, sin = rotation(torch.tensor([[1000]]), 4, 100.0, torch.float32, factor=8.0, linear=True)
+    assert cos.flatten().tolist() == pytest.approx([math.cos(125.0), math.cos(12.5)], abs=1e-4)
+    assert sin.flatten().tolist() == pytest.approx([math.sin(125.0), math.sin(12.5)], abs=1e-4)
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 @later
 def test_attention_is_that_of_its_lines_written_out(switches: dict[str, Any], layer: int) -> None:
@@ -147,7 +156,10 @@ def test_attention_is_that_of_its_lines_written_out(switches: dict[str, Any], la
     causal = torch.ones(7, 7, dtype=torch.bool).tril()
     q, k, v = heads.values()
     merged = [plain_attention(q[:, [h]], k[:, [h // 3]], v[:, [h // 3]], causal) for h in range(6)]
-    expected = grouped.o_proj(torch.cat(merged, 1).transpose(1, 2).reshape(2, 7, 6 * d))
+    weight = grouped.get_parameter("o_proj.weight")
+    expected = torch.cat(merged, 1).transpose(1, 2).reshape(2, 7, 6 * d) @ weight.T
+    if config.o_bias:
+        expected = expected + grouped.get_parameter("o_proj.bias")
     assert torch.allclose(grouped(x, turn, None, None, layer), expected)
 
 
@@ -333,6 +345,25 @@ def test_the_page_says_what_opens(require, tmp_path: Path, name: str) -> None:
         assert largest_difference(ModelFolder.open(tmp_path).model(), theirs) < 1e-4
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Phi-3", "Granite 3", "ERNIE 4.5, 0.3B", "GPT-2 as a pickle"])
+@torch.no_grad()
+def test_a_model_stored_in_another_form_is_exported_in_a_llamas(
+    require, tmp_path: Path, name: str
+) -> None:
+    """transformers opens what is written, as another kind, with the logits of what was read."""
+    hub = require("transformers")
+    theirs, x = made(name, tmp_path / "read"), tokens()
+    save_hf(ModelFolder.open(tmp_path / "read").model(), tmp_path / "written")
+    again, report = hub.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "written", output_loading_info=True
+    )
+    assert again.config.model_type == ("gpt2" if "GPT" in name else "llama")
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    expected = theirs(x).logits
+    assert expected.std() > 0.1 and (again.eval()(x).logits - expected).abs().max() < 5e-6
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -367,7 +398,9 @@ def test_config_json_says_all_of_a_shape(tmp_path: Path) -> None:
     "change",
     [
         {"hidden_act": "gelu"},
-        {"attention_bias": True},
+        {"attention_bias": True},  # which are not in the file
+        {"model_type": "mistral", "attention_bias": True},
+        {"use_bias": True},
         {"tie_word_embeddings": False},
         {"tie_word_embeddings": "false"},
         {"head_dim": 16},
@@ -387,10 +420,15 @@ def test_config_json_says_all_of_a_shape(tmp_path: Path) -> None:
         {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
         {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_parameters": {}},
-        {"rope_parameters": {"rope_theta": 1e4, "type": "linear", "factor": 4.0}},
+        {"rope_parameters": {"rope_theta": 1e4, "type": "dynamic", "factor": 4.0}},
         {"rope_parameters": [1]},
-        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_scaling": {"rope_type": "linear"}},
+        {"rope_scaling": {"rope_type": "linear", "factor": "4"}},
         {"rope_scaling": {"factor": 4.0}},
+        {"model_type": "granite", "logits_scaling": 0.0},
+        {"model_type": "granite", "residual_multiplier": "0.2"},
+        {"model_type": "ernie4_5", "use_bias": True},
+        {"model_type": "phi3", "rope_scaling": {"type": "longrope", "long_factor": [1.0]}},
         {"num_key_value_heads": 4},
         {"num_hidden_layers": 10**9},
         {"model_type": "mixtral"},
@@ -454,9 +492,34 @@ def test_which_layers_are_not_turned(tmp_path: Path, layers: dict[str, Any], unt
     )
 
 
-def test_switches_that_no_published_kind_has_together_are_not_exported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "eps", "base", "own_head", "width", "context"),
+    [
+        ("llama", 1e-6, 1e4, True, 4, 9000), ("mistral", 1e-6, 1e4, True, 4, 4096),
+        ("qwen2", 1e-6, 1e4, True, 4, 9000), ("qwen3", 1e-6, 1e4, True, 128, 9000),
+        ("olmo2", 1e-5, 1e4, True, 4, 9000), ("smollm3", 1e-6, 2e6, False, 4, 9000),
+    ],
+)  # fmt: skip
+def test_what_config_json_leaves_out_is_what_transformers_takes(
+    kind: str, eps: float, base: float, own_head: bool, width: int, context: int
+) -> None:
+    sizes = dict(
+        vocab_size=32, num_hidden_layers=4, num_attention_heads=2, hidden_size=8,
+        intermediate_size=16, num_key_value_heads=2, max_position_embeddings=9000,
+    )  # fmt: skip
+    shape = published_shape(sizes | {"model_type": kind}, Path("config.json"))
+    assert isinstance(shape, LlamaConfig)
+    found = shape.norm_eps, shape.rope_base, shape.own_head, shape.head_width, shape.context
+    assert found == (eps, base, own_head, width, context)
+    assert shape.unturned == 4 * (kind == "smollm3")
+
+
+@pytest.mark.parametrize("switches", [TOGETHER, dict(o_bias=True)], ids=["all", "half"])
+def test_switches_that_no_published_kind_has_together_are_not_exported(
+    tmp_path: Path, switches: dict[str, Any]
+) -> None:
     with pytest.raises(UserError):
-        save_hf(small(**TOGETHER), tmp_path / "none")
+        save_hf(small(**switches), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -475,6 +538,10 @@ def test_shards_are_one_model_and_half_of_them_none(tmp_path: Path) -> None:
     model = ModelFolder.open(tmp_path).model()
     for name, tensor in small().state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor.half().float())
+    (tmp_path / "a.safetensors").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"a\.safetensors"):
+        ModelFolder.open(tmp_path).model()
+    (tmp_path / "elsewhere").rename(tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(UserError, match=r"b\.safetensors"):
         ModelFolder.open(tmp_path).model()
@@ -482,6 +549,44 @@ def test_shards_are_one_model_and_half_of_them_none(tmp_path: Path) -> None:
         index.write_text(json.dumps(damaged))
         with pytest.raises(UserError):
             ModelFolder.open(tmp_path).model()
+
+
+class Harm:
+    """What a pickle may hold: code that runs when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("harm"),)
+
+
+def test_a_pickle_is_read_as_tensors_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the first years, in one file and in shards; one with anything else in it is refused."""
+    monkeypatch.chdir(tmp_path)
+    save_hf(small(), tmp_path)
+    plain, tensors = ModelFolder.open(tmp_path), load_file(tmp_path / MODEL_FILE)
+    expected = plain.model().state_dict()
+    (tmp_path / MODEL_FILE).unlink()
+    torch.save(tensors, "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    found = ModelFolder.open(tmp_path)
+    assert (found.weights, found.shape) == (plain.weights, plain.shape)
+    assert all(torch.equal(x, expected[name]) for name, x in found.model().state_dict().items())
+
+    Path("pytorch_model.bin").unlink()
+    names, where = sorted(tensors), {}
+    for number, part in enumerate((names[::2], names[1::2])):
+        torch.save({name: tensors[name] for name in part}, f"pytorch_model-{number}.bin")
+        where |= dict.fromkeys(part, f"pytorch_model-{number}.bin")
+    Path("pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
+    found = ModelFolder.open(tmp_path)
+    assert found.weights == plain.weights
+    assert all(torch.equal(x, expected[name]) for name, x in found.model().state_dict().items())
+    for content in (tensors | {"more": Harm()}, [1], {"wte.weight": 1}):
+        torch.save(content, "pytorch_model-0.bin")
+        with pytest.raises(UserError, match="pytorch_model-0"):
+            ModelFolder.open(tmp_path)
+    Path("pytorch_model-0.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(UserError, match="pytorch_model-0"):
+        ModelFolder.open(tmp_path)
+    assert not Path("harm").exists()
 
 
 def test_a_checkpoint_may_be_older_than_a_switch(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_a_row_that_is_too_long_is_refused():
     for call in (
         lambda: MODEL(zeros[:, :13]),
         lambda: MODEL(zeros, torch.tensor([[0] + [1] * 13]).bool()),
+        lambda: MODEL(zeros.repeat(2, 1), torch.tensor([[0] + [1] * 13, [0] * 13 + [1]]).bool()),
         lambda: MODEL.hidden(zeros[:, :1], None, cache),
     ):
         with pytest.raises(ValueError, match="13 .* 12"):

@@ -107,6 +107,21 @@ def test_accumulated_gradients_equal_the_batch():
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
 
 
+def test_the_logged_loss_is_a_mean_over_the_tokens_of_its_step():
+    """Eight of them, where the mean of the corpus by which the gradient is divided is five."""
+    model = random_gpt()
+    expected = float(language_model_loss(model, PARTS[0]).detach())
+    (row,) = train(CONFIG, model, ListCorpus(PARTS), MetricLog(1))
+    assert row["loss"] == pytest.approx(expected)
+
+
+def test_no_batch_is_read_twice(monkeypatch):
+    corpus, read = ListCorpus([BATCH]), list[int]()
+    monkeypatch.setattr(corpus, "batch", lambda index: read.append(index) or BATCH)
+    train(replace(CONFIG, steps=3, accumulation=2), random_gpt(), corpus, MetricLog(3))
+    assert read == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(("patience", "steps", "kept"), [(2, 5, [1, 3]), (9, 6, [1, 3, 6])])
 def test_training_ends_after_so_many_losses_without_a_new_best(monkeypatch, patience, steps, kept):
     """Best at steps 1, 3 and 6; each new best is kept. A resumed run stays at its end."""

@@ -7,6 +7,7 @@ import itertools
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from toys import GLASSBOX, seeded
@@ -55,6 +56,12 @@ def test_decode_drops_special_ids_and_survives_every_id():
     assert GLASSBOX.decode([0xE2, 0x82]) == "\ufffd"  # the first two of the three bytes of a sign
     for token in range(GLASSBOX.n_vocab):
         assert isinstance(GLASSBOX.decode([token]), str)
+
+
+def test_no_end_of_an_answer_is_in_its_text():
+    """Rewards read the text: the mark of a chat's turn is none of it, by whichever end it stopped."""
+    two_ends = replace(GLASSBOX, other_ends=[ord("!")])
+    assert [two_ends.decode(GLASSBOX.encode(text)) for text in ("So!", "So?")] == ["So", "So?"]
 
 
 def test_a_million_blanks_are_refused():

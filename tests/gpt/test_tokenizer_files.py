@@ -18,7 +18,7 @@ from gpt.folder import open_model
 from gpt.huggingface import save_hf
 from gpt.model import GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import BYTE_LEVEL, BYTES, write_tokenizer
+from gpt.tokenizer_files import BYTE_LEVEL, BYTES, with_pad, write_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
 
@@ -161,6 +161,23 @@ def test_a_begin_of_text_is_written_once_and_by_a_chat_itself() -> None:
     assert plain.encode("the") == [257] and len(plain.encode("<|turn|>")) == 8
     assert chat.encode_prompt("<|turn|>the") == chat.encode("<|turn|>the") == [266, 257]
     assert chat.encode_prompt("the") == [266, 257]
+
+
+def test_a_fingerprint_tells_what_begins_a_text() -> None:
+    """A reward model that reads no first token would score other rows than the policy writes."""
+    begun, again = (published_tokenizer(whole(post_processor=BEGIN), 263) for _ in range(2))
+    bare = published_tokenizer(whole(), 263)
+    assert begun.fingerprint == again.fingerprint != bare.fingerprint
+    assert begun.encode("the") == bare.encode("the")
+
+
+def test_padding_becomes_a_token_of_its_own() -> None:
+    """transformers scores the last token that is no padding: that must be the end of the answer."""
+    ends = published_tokenizer(whole(), 263)
+    padded = with_pad(ends)
+    assert (ends.pad_id, padded.pad_id, padded.eos_id) == (263, ends.n_vocab, 263)
+    assert padded.encode("the <think>") == ends.encode("the <think>")
+    assert padded.n_vocab == ends.n_vocab  # nobody samples it
 
 
 def changed(folder: Path, change: dict, **model) -> None:

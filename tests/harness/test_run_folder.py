@@ -218,6 +218,24 @@ def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_p
     refused(other, DecayingFlags(steps=9), resume=True)
 
 
+def test_steps_that_follow_from_passes_are_known_by_their_number(tmp_path):
+    """A run of 88 steps, which nobody typed, goes on with or without that number, and not with another."""
+
+    @dataclass(frozen=True)
+    class PassesFlags(TrainingFlags):
+        steps: int | None = None
+        fixed_length = True
+
+    folder = open_run(tmp_path / "judge", PassesFlags())
+    run_folder.record_steps(folder, 88)
+    TrainingState({}, {}).save(folder)
+    with pytest.raises(UserError, match="88"):
+        open_run(folder, PassesFlags(steps=44), resume=True)
+    for steps in (None, 88):
+        open_run(folder, PassesFlags(steps=steps), resume=True)
+        run_folder.record_steps(folder, 88)
+
+
 # Numbers that blow up
 
 

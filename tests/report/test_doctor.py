@@ -149,13 +149,30 @@ COLUMNS_OF: dict[str, dict[str, Any]] = {  # rule -> columns that show it
 }
 
 
+SHORTER: dict[str, Any] = dict(  # the trivial rule that a judge cannot be told from
+    rule="shorter", accuracy=0.978, where_it_fails=dict(pairs=2, accuracy=1.0), more_pairs=4
+)
+
+
 @pytest.mark.parametrize("rule", [rule.__name__ for rule in RULES])
 def test_a_rule_finds_its_example_and_says_what_it_saw_and_what_to_do(rule: str) -> None:
-    findings = examine(steady(**COLUMNS_OF[rule]), FLAGS)
+    results = {"accuracy": 1.0, "followed_rule": SHORTER if rule == "trivial_judge" else None}
+    findings = examine(steady(**COLUMNS_OF.get(rule, {})), FLAGS, results)
     (finding,) = [finding for finding in findings if finding.rule == rule]
     assert re.search(r"\d", finding.evidence) and finding.cause and finding.remedy
     assert finding.severity in ("error", "warning", "note")
     assert not any(each.__doc__ for each in RULES)  # python -OO would drop the words
+
+
+def test_a_trivial_judge_is_told_the_rule_and_how_many_pairs_are_missing() -> None:
+    """Four held-out pairs more, which is a fifth of what a file then has more; or enough have told."""
+    known = SHORTER | dict(where_it_fails=dict(pairs=9, accuracy=0.0), more_pairs=0)
+    (few,), (told,) = (
+        examine(steady(), FLAGS, {"accuracy": 1.0, "followed_rule": each})
+        for each in (SHORTER, known)
+    )
+    assert all(word in few.evidence for word in ("shorter", "2 of 2 pairs", "4 more", "20 more"))
+    assert "0 of 9 pairs" in told.evidence and "more" not in told.evidence.partition("9 pairs")[2]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,12 @@ def test_calibration_reads_each_pair_in_its_confident_order():
     assert table[1][:2] == pytest.approx((0.75, 0.75))
 
 
+def test_calibration_has_ten_bins_from_a_coin_to_certainty():
+    claimed = [0.525 + 0.05 * i for i in range(10)]
+    table = calibration(torch.tensor([math.log(p / (1 - p)) for p in claimed]))
+    assert [bin[0] for bin in table] == pytest.approx(claimed)
+
+
 # The report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
@@ -15,14 +16,15 @@ from forked import forked
 from safetensors.torch import load_file
 from toys import GLASSBOX, saved_gpt, seeded, split_by_question, weights, write_pairs
 
-from data.sources import source
+from data.records import SPLITS
+from data.sources import world_source
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
-from harness.files import read_jsonl
+from harness.files import read_jsonl, read_object
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model import reward_model_training, world_pairs
-from reward_model.accuracy_report import score_pairs
+from reward_model.accuracy_report import normalise_and_test, score_pairs
 from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig, main, train
 from reward_model.scalar_head import RewardModel, save_reward_model
@@ -92,7 +94,16 @@ def test_an_epoch_is_a_pass_over_the_prompts(tmp_path, monkeypatch):
         data=str(tmp_path / "mine.json"), model=tmp_path / "base", epochs=2, batch_size=4, ranks=1,
         device="cpu", out=tmp_path / "out",
     )  # fmt: skip
-    assert len(read_jsonl(main(config) / "metrics.jsonl")) == -(-2 * prompts // 4) > 8
+    out = main(config)
+    assert len(read_jsonl(out / "metrics.jsonl")) == -(-2 * prompts // 4) > 8
+    counts = {
+        name: sum(split_by_question(row["prompt"]) == name for row in rows) for name in SPLITS
+    }
+    report = read_object(out / "report.json")  # all that is not trained on is held out
+    assert report["test_pairs"] == counts["test"] > 0 < counts["validation"]
+    assert report["pairs"] == counts["test"] + counts["validation"]
+    assert "trivial rule" in report["said"] and "padded" in report["said"]
+    assert report["said"] in html.unescape((out / "report.html").read_text(encoding="utf-8"))
 
 
 def test_the_seed_draws_the_head(tmp_path, monkeypatch):
@@ -129,6 +140,19 @@ def test_answers_labels_and_splits_of_a_world_draw_from_streams_of_their_own(mon
         streams.append([number for numbers in drawn for number in numbers])
     assert seen == [(60, 8, 1.3), (8, 2, 1.0)] * 3
     assert streams[0] == streams[1] and len({*streams[0], *streams[2]}) == 8
+
+
+def test_the_scale_of_the_scores_is_that_of_the_training_answers():
+    """Mean 0 and deviation 1 there; held-out answers, none of which needs to be like them, set nothing."""
+    scales = []
+    for held_out in (HELD_OUT, TRAIN[:7]):
+        model = fresh_model(vocab_size=GLASSBOX.n_vocab)
+        normalise_and_test(model, TRAIN, held_out, GLASSBOX, 64)
+        scores = torch.cat(score_pairs(model, TRAIN, GLASSBOX.eos_id)[:2])
+        assert float(scores.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(scores.std()) == pytest.approx(1, abs=1e-5)
+        scales.append(float(model.std))
+    assert scales[0] == scales[1]
 
 
 def softplus(x: float) -> float:
@@ -200,7 +224,7 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     expected = load_file(whole / "model.safetensors")
     assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
     for name, split in (("pairs.jsonl", "train"), ("held_out_pairs.jsonl", "validation")):
-        of_split = {record.prompt for record in source("reviews").prompts(split)}
+        of_split = {record.prompt for record in world_source("reviews").prompts(split)}
         assert {row["prompt"] for row in read_jsonl(whole / name)} <= of_split
     for step, kept in ((1, 0), (3, 2)):
         out = tmp_path / f"killed after {step}"

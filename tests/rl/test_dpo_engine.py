@@ -203,7 +203,7 @@ def test_every_row_of_the_table_by_its_formula():
 def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     """By hand, row by row; where the policy has lost on average it is 0. An answer is cut to fit."""
     policy, reference = small_gpt(1), small_gpt(2)
-    long = TokenPair([0] * 12, PAIRS[0].chosen, PAIRS[0].rejected)  # leaves 4 of 16 positions
+    long = TokenPair([0] * 14, PAIRS[0].chosen, PAIRS[0].rejected)  # leaves 2 of 16 positions
     pairs = [*PAIRS, long]
     gains = []
     for pair, other in zip(pairs, [*pairs[1:], pairs[0]], strict=True):

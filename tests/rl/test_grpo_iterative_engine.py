@@ -145,6 +145,23 @@ def test_a_refreshed_reward_model_is_frozen_and_its_scores_are_centred_again():
     assert float(scores.std()) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_refresh_is_measured_by_gold_where_that_is_known():
+    """Labels that are all wrong change nothing."""
+    found = []
+    for turned in (False, True):
+        refresh = continual_model(fitting=dict(pairs=12, held_out_pairs=4))
+        if turned:
+            refresh.probe = [
+                replace(
+                    pair, chosen=pair.rejected, rejected=pair.chosen,
+                    meta=dict(zip(pair.meta, reversed(pair.meta.values()), strict=True)),
+                )
+                for pair in refresh.probe
+            ]  # fmt: skip
+        found.append(refresh.update(small_gpt(), 3)["probe_accuracy/before"])
+    assert found[0] == found[1] != 0.5
+
+
 def test_each_refresh_replays_other_pairs(fits):
     """Of one history; the same ones where a resumed run does it again."""
     for step in (3, 5, 5):

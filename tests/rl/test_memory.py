@@ -9,16 +9,26 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+import torch
 from memory import peaks
 
+from gpt import finetuning
 from gpt.checkpoint import save_gpt
+from gpt.finetuning import FinetuningConfig
 from gpt.huggingface import save_hf
 from gpt.llama import Llama, LlamaConfig
+from gpt.memory import memory_of, numbers, warn_of_memory
 from gpt.model import GPT, preset_config
 from gpt.tokenizer import load_tokenizer
+from harness.device import free_ram
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
-from rl.memory import MemoryConfig, memory, numbers, shape_of
+from reward_model import reward_model_training
+from reward_model.reward_model_training import RewardModelConfig
+from rl import grpo_engine
+from rl.dpo_engine import DPOConfig
+from rl.grpo_engine import GRPOConfig
+from rl.memory import MemoryConfig, memory, shape_of
 
 
 def test_the_weights_are_those_of_a_real_model() -> None:
@@ -71,3 +81,67 @@ def test_a_llama_in_bfloat16_whose_groups_share_prompts(lora_rank, switches, tmp
     case = MemoryConfig(llama(tmp_path, switches), prompt_tokens=32, **flags)
     measured, forecast = peaks(case)
     assert measured == pytest.approx(forecast, rel=0.1)
+
+
+def test_a_run_that_will_not_fit_says_so_with_the_flag_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of every command that starts from a model; the flag is one that is forecast to be enough."""
+    monkeypatch.setattr("gpt.memory.SMALL", 0)
+    folder = llama(tmp_path / "mine", dict(vocab_size=3000))
+    for config_class in (GRPOConfig, DPOConfig, RewardModelConfig, FinetuningConfig):
+        config: Any = config_class(model=folder)
+        needed = 1.2 * max(
+            sum(part.values()) for part in memory_of(config, shape_of(folder)).values()
+        )
+        for free, warned in ((1.01 * needed, 0), (0.97 * needed, 1), (1e3, 1)):
+            monkeypatch.setattr("gpt.memory.free_memory", lambda device, free=free: free)
+            state = torch.get_rng_state()
+            warn_of_memory(config, torch.device("cpu"))
+            assert torch.equal(torch.get_rng_state(), state)
+            said = capsys.readouterr().err
+            assert said.count("warning") == warned == said.count("\n")
+            assert ("--" in said) == (warned == 1 and free > 1e3), said
+
+
+def test_a_stage_compares_what_it_needs_before_it_opens_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpt.memory.SMALL", 0)
+    monkeypatch.setattr("gpt.memory.free_memory", lambda device: 1e3)
+    folder = llama(tmp_path / "mine")
+    for stage in (finetuning.STAGE, reward_model_training.STAGE, grpo_engine.ENGINE):
+        with pytest.raises(UserError):  # there are no data, which is found out later
+            stage.run(stage.config(model=folder, data=str(tmp_path / "none.jsonl")))
+        assert "warning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"proc/meminfo": "MemTotal: 90 kB\nMemAvailable: 40 kB\n", "proc/self/cgroup": ""}, 40960),
+        ({"proc/self/cgroup": "0::/a/b\n"}, 40960),
+        ({"sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/a/memory.stat": "anon 5\n"}, 40960),
+        (
+            {"sys/fs/cgroup/a/memory.max": "9000", "sys/fs/cgroup/a/memory.stat": "anon 5\nfile 9"},
+            8995,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:cpu:/\n4:memory:/x\n0::/a\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "700",
+                "sys/fs/cgroup/memory/memory.stat": "cache 9\ntotal_rss 100",
+            },
+            600,
+        ),
+    ],
+)
+def test_free_memory_is_what_the_machine_and_a_container_leave(
+    tmp_path: Path, files: dict[str, str], free: int
+) -> None:
+    """`files` on top of a machine with 40 kB to spare and a job in group a/b."""
+    usual = {"proc/meminfo": "MemAvailable:   40 kB\n", "proc/self/cgroup": "0::/a/b\n"}
+    for name, text in (usual | files).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert free_ram(tmp_path) == free

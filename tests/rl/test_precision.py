@@ -23,7 +23,7 @@ from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel
 from rl import loop
 from rl.actor_critic import ValueModel
-from rl.batches.rollout import epoch_minibatches, micro_batches
+from rl.batches.rollout import epoch_minibatches, micro_batches, select_rows
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
 from rl.rewards.model import EnsembleReward, RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
@@ -93,7 +93,7 @@ def test_old_log_probs_are_scored_in_the_minibatches_that_follow(engine: Engine,
 
 def test_rewards_by_models_run_in_their_precision(products):
     rollout = some_rollout(small_gpt(), max_new_tokens=4, group_size=2)
-    model, reference = reward_model(), rollout.sequences.rows(torch.arange(4))
+    model, reference = reward_model(), select_rows(rollout, torch.arange(4))
     exact = RewardModelReward(model)(rollout)
     products.clear()
     rewards = RewardModelReward(model, dtype="bfloat16")(rollout)

@@ -77,6 +77,13 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     assert starts.who == "start" and starts.kl is None and starts.text != mine.text
 
 
+def test_two_models_draw_the_same_numbers_and_new_ones_for_each_prompt(runs: Path) -> None:
+    """So what differs between them is the models': here nothing."""
+    talk_to_two = talk_to(runs / "grpo", against=str(runs / "grpo"))
+    first, again = ([answer.text for answer in talk_to_two.answer(KETTLE)] for _ in range(2))
+    assert first[0] == first[1] != again[0] == again[1]
+
+
 def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(runs: Path) -> None:
     mark = runs / "ran"
     code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef f(prompt, response): return 7\n"

@@ -435,8 +435,8 @@ def test_full_kl():
 
 
 def test_adaptive_kl_coefficient():
-    """Ratios of 1.5 and 5/6 to the target: the first is clipped to +.2, the second to -1/6."""
-    for kl_per_response, expected in ((9, 0.201024), (5, 0.199146667), (6, 0.2)):
+    """Ratios of 1.5, 5/6 and 1/6 to the target: errors of +.2, the clip, of -1/6, and of -.2, the clip."""
+    for kl_per_response, expected in ((9, 0.201024), (5, 0.199146667), (1, 0.198976), (6, 0.2)):
         controller = AdaptiveKL(coef=0.2, target=6, horizon=10000)
         controller.update(kl_per_response, 256)
         assert controller.coef == pytest.approx(expected, abs=1e-9)

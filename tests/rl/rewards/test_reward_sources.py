@@ -156,7 +156,7 @@ def test_on_reference_responses_the_members_have_one_scale():
     apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="min")
     assert apart.with_metrics(FOUR)[1]["ensemble_spread"] > 1
     pair = [copy.deepcopy(MEMBERS[0]), twin]
-    together = EnsembleReward(pair, combine="min", reference=FOUR.sequences)
+    together = EnsembleReward(pair, combine="min", reference=FOUR)
     rewards, metrics = together.with_metrics(FOUR)
     assert metrics["ensemble_spread"] == pytest.approx(0, abs=1e-5)
     raw = MEMBERS[0].raw_scores(FOUR.sequences)

@@ -32,12 +32,26 @@ RIGHT = {  # truth: responses that give it
     r"\boxed{8} #### 7|#### 8~#### 7|#### 7~That was 99.|007|7.0|7.|It is 7.|10-7=3, 3+4 = 7|"
     "7 (seven)|7 eggs|#### 7 eggs|12~7|<think>8</think>7|8</think>7|<think>8</think>9</think>7|"
     "**Answer:** 7|x = 7. I checked it.|7~- as I said|it is 7 I think|$x = 7$|5 plus 2 is 7|Total : 7",
-    "5": "5%|5 %|$5.|$ 5|#### 5 €|€5|#### ₹5",
+    "5": "5%|5 %|$5.|$ 5|#### 5 €|€5|#### ₹5|5 per cent|It is 5₽."
+    r"|\boxed{5\text{ cm}}|\boxed{5\,\mathrm{m}^2}|\boxed{\$5}|\boxed{5\%}"
+    r"|5 cm^2|#### 5 m/s^2|5 m²|5km/h|It weighs 5kg.|5 °C|5°C|\boxed{5\text{元}}|"
+    "5 of them are left|#### 5 (not counting hers)|It is not 4, it is 5.|He needs at least 5."
+    "|5 do not play|Tom or Ann has 5.|No. It is 5|5个以上的人",
     "-5": "-5|−5|–5|- 5|#### - 5|It is -5.|-$5|$-5",
+    "10000": r"\boxed{10,\!000}|\boxed{10{,}000}|\boxed{10\,000}",
     "1000": "1,000|1e3|$1,000.00|1 000|1\u00a0000|1\u202f000|1'000|1’000|It is 1 000.|#### 1 000 eggs",
     "1001": "#### 1,000 + 1 = 1,001",
     "1234567.5": "1,234,567.5|1 234 567.50|12,34,567.5",
-    "1/2": r"1/2|0.5|.5|\boxed{\frac{1}{2}}|#### \dfrac{1}{2}|\boxed{x=\frac{1}{2}}",
+    "90": r"90°|\boxed{90^\circ}|\boxed{90^{\circ}}|90 degrees",
+    "50%": r"50|50%|\boxed{50\%}|0.5|1/2|50 percent|½",
+    "5/2": r"2½|2 ½|2 1/2|\boxed{2\frac{1}{2}}|\boxed{2\frac12}|2,5|2,50|#### 2,5 €|It is 2½.",
+    "-5/2": r"-2½|\boxed{-2\frac12}|-2,5",
+    "2½": "2.5|5/2",
+    "1/8": "0,125|⅛|1⁄8",
+    "1234.5": "1 234,5|1234,5",
+    "1": "1,00",
+    "0,5": "0.5|½|1/2|0,50|#### 0,5",
+    "1/2": r"½|0,5|\boxed{\frac12}|1/2|0.5|.5|\boxed{\frac{1}{2}}|#### \dfrac{1}{2}|\boxed{x=\frac{1}{2}}",
     "-1/2": r"\boxed{-\frac{1}{2}}",
     "0": "0|-0|0.0",
     "A": "A|a.|(A)|**A**|#### (A)|<think>B</think> A",
@@ -59,15 +73,15 @@ RIGHT = {  # truth: responses that give it
     "北京": "北京。|#### 北京",
 }
 UNREAD = (  # no number can be read, whatever the truth is
-    r"\boxed{2\sqrt{3}}|\boxed{10^{-3}}|\boxed{2^{10}}|\boxed{7\frac{1}{2}}|\boxed{1 \frac{3}{4}}|"
+    r"\boxed{2\sqrt{3}}|\boxed{10^{-3}}|\boxed{2^{10}}|"
     r"\boxed{4i}|\boxed{5!}|\boxed{2\pi}|\boxed{3x}|\boxed{3x+2}|\boxed{3\sqrt{2}+1}|\boxed{2(3+4)}|"
     r"#### 12:30|\boxed{1\,0000}|\boxed{\pm 5}|\boxed{x \ge 5}|#### x >= 7|#### 7 or 8|#### 7 and 8|"
     r"#### 7, 8|#### 7 8|#### x = 7 or x = 8|#### x = 7, y = 8|#### 7-8|#### 7 - 3|\boxed{7 \text{ or } 8}|"
     r"#### 5 million|#### 0.33...|#### 1.000,50|\boxed{\frac{14}{2}3}|\boxed{\frac{1}{2}x}|"
-    r"\boxed{5\text{ cm}}|\boxed{90^\circ}|90°|#### x ≥ 5|"
+    r"#### x ≥ 5|"
     r"7 or 8|7 to 8|3 of 5|7, 8|7, or 8|$7 or $8|**7** or **8**|3 + 4|It is 2\sqrt{3}|10^{-3}|2 \pi|3x|3 x|"
-    r"12:30|3 : 2|10 minus 5|5 plus 6|2 x 5|5!|minus 5|7 dozen|2**3|3*4|3 * 4|x * 4|x_1|f(3)|5²|2½|7 — 8|"
-    r"\boxed{7|1,00|12,34|1.2.3|2024-01-05|H2O|five|NaN|inf|1/0|1 0000|12 34|"
+    r"12:30|3 : 2|10 minus 5|5 plus 6|2 x 5|5!|minus 5|7 dozen|2**3|3*4|3 * 4|x * 4|x_1|f(3)|5²|7 — 8|"
+    r"\boxed{7|1.2.3|2024-01-05|H2O|five|NaN|inf|1/0|1 0000|12 34|"
     "7或8|7或者8|7元或8元|7到8|７～８|7〜8|7、8|7至8个|#### 7到8|7か8|7から8|"
     "7または8です|7と8|7 또는 8|7에서 8|7와 8|"
     "7 veya 8|7 hoặc 8|7 atau 8|٧ یا ٨|৭ বা ৮|7 או 8|2 (x + y)|"
@@ -75,12 +89,18 @@ UNREAD = (  # no number can be read, whatever the truth is
     "7万|#### 7억|7 tausend|7 millones|#### 7 Mio|7 тысяч|٧ ألف|7 हज़ार|7 ล้าน|7 milyon|7 mil|"
     "7元+8元|"
     "<think>42</think>|<think>42|7<think>8|8</think>7<think>|#### 7 <think> 8~#### 7|"
+    r"#### not 7|It is not 7.|#### anything but 7|It isn't 7|It is not equal to 7|\boxed{\text{not }7}|"
+    "7 or more|#### 7 or other|7 is wrong|7 is not it|#### seven or 7|#### other than 7|7 eggs or more|"
+    "七或7以外|7以外|答案不是7|7ではない|7이 아닙니다|не 7|nicht 7|pas 7|no es 7|7 नहीं|"
+    r"\boxed{7\frac{3}{2}}|2 pi|2 π|3m|2 √3|"
     "|no idea|####|#### ~5|\\boxed{}"
 ).split("|")
 WRONG = {  # truth: responses that give another answer
-    "5": "–5|- 5|-5|50%|1/5|#### 5~#### 6|1e5|10 - 5|5.5|一共55个。|答案是5.5。|5、然后6个",
+    "5": "0.5|5,5|- 5|-5|50%|1/5|#### 5~#### 6|1e5|10 - 5|5.5|一共55个。|答案是5.5。|5、然后6个",
     "0.1": "0.10000001",
-    "0.5": "50%",
+    "0.5": "50%|0,05|5,0",
+    "50%": "0.5%|0.5 percent|5|5000",
+    "125": "0,125",
     "8": "７-８|7元-8元",
     "A": "B|(A) or (B)|A = B|AB|<think>A|A <think>",
     "x=7": r"\boxed{y=7}",

@@ -12,16 +12,17 @@ import toys
 from toys import LETTERS
 
 from data.records import PromptRecord
-from data.sources import source
+from data.sources import world_source
 from gpt import stage
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from harness.files import read_json, read_jsonl
+from harness.files import read_json, read_jsonl, write_json
 from rl import loop
 from rl.grpo_engine import GRPOConfig, main
-from rl.rewards.reward import RuleReward
+from rl.rewards.reward import MadeOf, RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.run import evaluation
+from rl.run.ending import ending
 from rl.run.engine import answers_to_test
 from rl.run.evaluation import (
     Conditions,
@@ -127,10 +128,12 @@ def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(
         assert row["validation/eos_rate"] == report["after"]["eos_rate"] == 0
         assert report["after"]["gold"] == pytest.approx(seen[0]["after"])
         for name, split in (("samples", "validation"), ("test_answers", "test")):
-            of_split = {record.prompt for record in source("reviews").prompts(split)}
+            of_split = {record.prompt for record in world_source("reviews").prompts(split)}
             asked = [answer["prompt"] for answer in read_jsonl(folder / f"{name}.jsonl")]
             assert len(asked) == 4 and of_split.issuperset(asked)
-    assert trained and trained <= {record.prompt for record in source("reviews").prompts("train")}
+    assert trained and trained <= {
+        record.prompt for record in world_source("reviews").prompts("train")
+    }
     assert seen[1] == pytest.approx({name: value - 3 for name, value in seen[0].items()})
 
 
@@ -148,6 +151,13 @@ def test_the_likeliest_answer_is_checked_beside_the_samples(ends, greedy):
     assert found["greedy_accuracy"] == greedy
     assert found["pass@1"] == pytest.approx(ends, abs=0.1)
     assert found["pass@4"] == pytest.approx(1 - (1 - ends) ** 4, abs=0.1)
+
+
+def test_the_tries_of_a_prompt_are_counted_for_it_alone():
+    """Every answer to 5 of 40 prompts is right, and none to another one: more tries find no more."""
+    check = VerifiableReward(lambda record, text, ended: float(record.prompt[0] == "a"), "a prompt")
+    found = measure_accuracy(fixed_gpt({".": 1.0}), LETTERS, RECORDS, ONE_TOKEN, check, k=4)
+    assert found == {"pass@1": 1 / 8, "pass@4": 1 / 8, "greedy_accuracy": 1 / 8}
 
 
 # A run that is cut and resumed
@@ -221,6 +231,72 @@ def test_compare_asks_both_models_the_same_test_prompts():
         0.5 + (float(after.reward.mean()) - float(before.reward.mean())) / 2
     )
     assert float(after.reward.mean()) > float(before.reward.mean()) + 0.1
+
+
+def test_a_gain_is_paired_over_prompts():
+    """Gains of 1, 0, 1 and 2: their mean 1, their spread sqrt(2 / 3), of four 1.96 / 2 of it each side."""
+    asked = evaluate(EVEN, LETTERS, RECORDS[:4], ONE_TOKEN, None)
+    before = replace(asked, reward=torch.tensor([10.0, 1.0, -20.0, 3.0]))
+    after = replace(asked, reward=torch.tensor([11.0, 1.0, -19.0, 5.0]))
+    found = evaluation.Comparison(before, after, "", "GRPO")
+    assert found.change("reward") == pytest.approx((1.0, 0.19983, 1.80017), abs=1e-4)
+    assert found.numbers["reward_change_high"] == pytest.approx(1.80017, abs=1e-4)
+    assert found.change("gold") is None
+
+
+def test_the_end_of_a_run_names_what_can_be_doubted(tmp_path):
+    """The KL per token of all tokens; chance; cut-off answers; halved ones; a judge's own report."""
+    asked = evaluate(EVEN, LETTERS, RECORDS[:4], ONE_TOKEN, None)
+    parts = dict(lengths=torch.tensor([1, 1, 1, 5]), has_eos=torch.tensor([True] * 4))
+    before = replace(
+        asked, reward=torch.zeros(4), lengths=torch.full((4,), 20), has_eos=parts["has_eos"]
+    )
+    after = replace(asked, reward=torch.ones(4), kl=torch.tensor([0.0, 0, 0, 4]), **parts)
+    found = evaluation.Comparison(before, after, "", "GRPO")
+    task = SimpleNamespace(reward_fn=INDEX, gold=None)
+    run, config = tmp_path / "steered", GRPOConfig(model="mine")
+    rose, cost, doubts, _, *commands = ending(found, config, task, run)
+    assert "+1.000" in rose and "chance" not in rose
+    assert "1.00 nats" in cost and "0.500 a token" in cost
+    assert doubts.count(";") == 1 and "half" in doubts
+    assert all(str(run) in line for line in commands) and "--against mine" in commands[1]
+    worse = replace(after, reward=torch.tensor([2.0, -1, 0, 0]), has_eos=~parts["has_eos"])
+    rose, _, doubts, *_ = ending(replace(found, after=worse), config, task, run)
+    assert "chance" in rose and "100%" in doubts
+    write_json(
+        tmp_path / "judge" / "report.json", {"accuracy": 0.6, "accuracy_interval": [0.5, 0.7]}
+    )
+    learned = SimpleNamespace(components=MadeOf(reward_models=(None,)))
+    config = GRPOConfig(model="mine", reward_model=(str(tmp_path / "judge"),))
+    judged = ending(found, config, SimpleNamespace(reward_fn=learned, gold=None), run)[2]
+    assert "0.60" in judged
+    ruled = ending(found, config, SimpleNamespace(reward_fn=INDEX, gold=INDEX), run)
+    assert "gold" not in ruled[0] and not ruled[2].startswith(doubts[:30])
+
+
+@pytest.mark.parametrize(("chat", "shown"), [(None, 1.3), (object(), 0.7)])
+def test_examples_are_at_the_temperature_of_use_and_greedy(monkeypatch, chat, shown):
+    """Of a chat model colder than it was trained; both models draw by the same random numbers."""
+    tokenizer = replace(LETTERS, chat=chat)
+    task = SimpleNamespace(
+        policy=fixed_gpt({"a": 0.4, "b": 0.6}), tokenizer=tokenizer, reward_fn=INDEX, gold=None,
+        prompts={"test": RECORDS},
+    )  # fmt: skip
+    used, sampled = [], evaluation.sample_rollout
+
+    def noted(policy, tokenizer, records, params, *more):
+        used.append((params.temperature, params.greedy, len(records)))
+        return sampled(policy, tokenizer, records, params, *more)
+
+    monkeypatch.setattr(evaluation, "sample_rollout", noted)
+    trained = SamplingParams(1.3, max_new_tokens=3)
+    found = compare(fixed_gpt({"a": 0.6, "b": 0.4}), task, trained, 20, after="GRPO")
+    assert used[:2] == [(1.3, False, 20)] * 2
+    assert [(t, greedy) for t, greedy, _ in used[2:]] == [(shown, False)] * 2 + [(1.3, True)] * 2
+    assert found.examples["greedy"] == [["aaa"] * 3, ["bbb"] * 3]
+    assert [*found.examples] == [f"temperature {shown:g}", "greedy"]
+    lines = found.text().splitlines()
+    assert sum("aaa" in line for line in lines if "greedy" in line) == 3
 
 
 @pytest.mark.parametrize("checked", [False, True])

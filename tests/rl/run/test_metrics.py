@@ -102,6 +102,20 @@ def test_update_metrics_are_means_over_tokens():
     )
 
 
+def test_the_kl_of_a_minibatch_is_over_its_own_tokens():
+    """Three tokens of an update before do not thin out the two that follow it: (0 + 1 - log 2) / 2."""
+    meter = UpdateMeter()
+    for ratios in ([1.5, 1.5, 1.5], [1.0, 2.0]):
+        meter.add_update(torch.tensor(0.0), torch.tensor(1.0))
+        mask = torch.ones(1, len(ratios), dtype=torch.bool)
+        given = torch.zeros(mask.shape), torch.ones(1, 1), batch(mask)
+        meter.add_tokens(scores([ratios], [[0.0] * len(ratios)]), *given)
+    assert meter.approx_kl == pytest.approx((1 - math.log(2)) / 2, rel=1e-5)
+    assert (
+        meter.metrics()["ratio_error_at_start"] == 0
+    )  # ratios after an update are none at the start
+
+
 # A KL that no float holds
 
 

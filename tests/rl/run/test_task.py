@@ -15,7 +15,7 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt
 from data import sources
 from data.files.source import FileSource
 from data.records import SPLITS, PromptRecord, split_of
-from data.sources import source, world_names
+from data.sources import source, world_names, world_source
 from data.worlds import reviews, sums
 from gpt import recipes
 from gpt.lengths import open_prompts
@@ -95,10 +95,10 @@ def save_models(folder, data: str = "reviews") -> None:
 def test_prompts_of_a_file_are_in_one_split_each_and_those_without_room_in_none(tmp_path):
     rows = [{"prompt": f"Question {n}?{' lamp' * 20 * (n % 5 == 0)}\n"} for n in range(60)]
     (tmp_path / "prompts.json").write_text(json.dumps(rows))
-    found = sources.source(str(tmp_path / "prompts.json"))
+    found = sources.source(str(tmp_path / "prompts.json"), None)
     every = {split: [r.prompt for r in found.prompts(split)] for split in SPLITS}
     assert sorted(sum(every.values(), [])) == sorted(row["prompt"] for row in rows)
-    kept = open_prompts(found, "prompts.json", GLASSBOX, room=16)
+    _, kept = open_prompts(str(tmp_path / "prompts.json"), GLASSBOX, room=16)
     assert {split: [r.prompt for r in records] for split, records in kept.items()} == {
         split: [prompt for prompt in prompts if "lamp" not in prompt]
         for split, prompts in every.items()
@@ -109,14 +109,14 @@ def test_a_task_has_the_prompts_of_each_split_of_its_world(runs):
     save_models(runs)
     task = open_task(RunFlags(reward="gold", max_new_tokens=8), CPU)
     for split in SPLITS:
-        assert task.prompts[split] == source("reviews").prompts(split)
+        assert task.prompts[split] == world_source("reviews").prompts(split)
 
 
 # Rewards by flag
 
 
 def opened(kind: str, data: str) -> RewardFn:
-    rule = open_rule(source(data), data, {}, needed=False)
+    rule = open_rule(source(data, None), data, {}, needed=False)
     return open_reward(RunFlags(reward=kind, data=data), GLASSBOX, CPU, rule)
 
 
