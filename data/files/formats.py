@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -354,23 +354,20 @@ def system_of(row: Row) -> list[Turn]:
 
 
 def judged(
-    name: str, asks: str, answers: tuple[str, str], by: str, verdicts: Mapping[str, int | None]
+    name: str, asks: str, answers: tuple[str, str], by: str, verdicts: tuple[str, str, str]
 ) -> Format:
-    """A format whose column `by` says which of the `answers` is chosen, as `verdicts` reads it.
-
-    0 is the first one, 1 the second, None neither. A tie is a prompt, and no pair.
-    """
+    """A format whose column `by` says which of two answers is chosen; a tie is a prompt, and no pair."""
 
     def read(row: Row) -> Content:
         """Both sides, the better one first."""
         said = str(field(row, by)).strip().lower().removesuffix(".0")
-        if said not in verdicts:
-            raise BadRow(f"{by!r} is {said!r:.40}, expected {', '.join(verdicts)}")
-        first, second = (chat_side(row, key, asks) for key in answers)
-        better = verdicts[said]
-        return Content((second, first) if better == 1 else (first, second), tied=better is None)
+        better = next((i for i, words in enumerate(verdicts) if said in words.split(", ")), None)
+        if better is None or not said:
+            raise BadRow(f"{by!r} is {said!r:.40}, expected {', '.join(filter(None, verdicts))}")
+        sides = [chat_side(row, key, asks) for key in answers]
+        return Content(sides[::-1] if better == 1 else sides, tied=better == 2)
 
-    return Format(name, (*answers, by, *[asks] * (asks != "")), read, SYSTEM)
+    return Format(name, (*answers, by, *filter(None, [asks])), read, SYSTEM)
 
 
 def rated_answers(row: Row) -> Content:
@@ -417,11 +414,9 @@ def question(row: Row, asks: str = "prompt") -> Content:
     verbatim = asks == "prompt" and not isinstance(row.get(asks), MESSAGES)
     prompt = text_of(row, asks) if verbatim else asked(opening_of(row, asks))
     name, truth = ground_truth(row)
-    learned = row.get("solution") if asks == "problem" else None
-    learned = learned if isinstance(learned, str) else truth
-    return Content(
-        [Answered(prompt, learned if isinstance(learned, str) else None)], truth, truth=name
-    )
+    learned = row["solution"] if asks == "problem" and row.get("solution") else truth
+    side = Answered(prompt, learned if isinstance(learned, str) else None)
+    return Content([side], truth, truth=name)
 
 
 def ground_truth(row: Row) -> tuple[str, Any]:
@@ -498,70 +493,47 @@ def amount(value: object) -> float:
     return float(found[1].replace(",", ".")) / int(found[2] or 1) if found else math.nan
 
 
-asked_side = partial(chat_side, asks="question")
 PAIR = ("chosen", "rejected")
 LABELS = ("label", "kto_tag")  # true: a good answer, false: a bad one
 OWN = (*RECORDED, TURNS, "verdict", "repeat")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
-CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
+TO_QUESTION = partial(chat_side, asks="question")
+CHAT, INPUT, DOLLY = ("prompt", *SYSTEM), ("input", *SYSTEM), ("context", "input", *SYSTEM)
+
+# Name, question, answers, and the column that judges: what says that the first one is better, that the
+# second is, and that neither is.
+JUDGED = (
+    ("PKU-SafeRLHF", "prompt", ("response_0", "response_1"), "better_response_id", ("0", "1", "")),
+    ("HelpSteer3", "context", ("response1", "response2"), "overall_preference",
+     ("-3, -2, -1", "1, 2, 3", "0")),
+    ("SHP", "history", ("human_ref_A", "human_ref_B"), "labels", ("1", "0", "")),
+    ("LMArena", "", ("conversation_a", "conversation_b"), "winner",
+     ("model_a", "model_b", "tie, tie (bothbad), both_bad")),
+)  # fmt: skip
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
-    judged(
-        "PKU-SafeRLHF",
-        "prompt",
-        ("response_0", "response_1"),
-        "better_response_id",
-        {"0": 0, "1": 1},
-    ),
-    judged(
-        "HelpSteer3",
-        "context",
-        ("response1", "response2"),
-        "overall_preference",
-        {
-            **dict.fromkeys(("-3", "-2", "-1"), 0),
-            "0": None,
-            **dict.fromkeys(("1", "2", "3"), 1),
-        },
-    ),
-    judged("SHP", "history", ("human_ref_A", "human_ref_B"), "labels", {"1": 0, "0": 1}),
-    judged(
-        "LMArena",
-        "",
-        ("conversation_a", "conversation_b"),
-        "winner",
-        {
-            "model_a": 0,
-            "model_b": 1,
-            **dict.fromkeys(("tie", "tie (bothbad)", "both_bad"), None),
-        },
-    ),
+    *(judged(*layout) for layout in JUDGED),
     Format("UltraFeedback", ("instruction", "completions"), rated_answers, SYSTEM, list),
     Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM, str, "####"),
     Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT),
     Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
-    Format(
-        "Dolly", ("instruction", "response"), each(alpaca_side, "response"), ("context", *INPUT)
+    Format("Dolly", ("instruction", "response"), each(alpaca_side, "response"), DOLLY),
+    *(
+        Format(
+            f"{asks} and pairs",
+            (asks, *PAIR),
+            each(partial(chat_side, asks=asks), *PAIR),
+            SYSTEM,
+            kinds,
+        )
+        for asks, kinds in (("conversations", MESSAGES), ("question", str), ("input", str))
     ),
-    Format(
-        "ShareGPT preferences",
-        ("conversations", *PAIR),
-        each(partial(chat_side, asks="conversations"), *PAIR),
-        SYSTEM,
-        MESSAGES,
-    ),  # fmt: skip
     Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, MESSAGES),
     Format(
         "conversational preferences", (*PAIR, "prompt"), each(chat_side, *PAIR), SYSTEM, MESSAGES
     ),
     OWN_PAIRS,
-    *(
-        Format(
-            f"{asks}s and pairs", (asks, *PAIR), each(partial(chat_side, asks=asks), *PAIR), SYSTEM
-        )
-        for asks in ("question", "input")
-    ),
     Format("HH-RLHF", PAIR, each(hh_side, *PAIR), (), str),
     *(
         Format("conversations", (key,), each(talk_side, key), CHAT, list)
@@ -574,18 +546,16 @@ FORMATS = (
     ),
     Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
     Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
-    *(
-        Format("questions and answers", ("question", key), each(asked_side, key), SYSTEM)
-        for key in ("response", "completion")
-    ),
+    Format("question, response", ("question", "response"), each(TO_QUESTION, "response"), SYSTEM),
     Format("prompts", ("prompt",), question, TRUTHS),
     *(
-        Format(f"{asks}s", (asks,), partial(question, asks=asks), TRUTHS + SYSTEM)
+        Format(f"{asks}s", (asks,), partial(question, asks=asks), TRUTHS + SYSTEM, str)
         for asks in ("question", "problem")
     ),
 )
 
-# Layouts that no line above reads: the name, its keys, and in Python what a `row` of it becomes.
+# Layouts that no line above reads: the name, its keys, and in Python what a `row` of it becomes. More of
+# them are in data/README.md.
 OTHERS = (
     ("Countdown", {"nums", "target"},
      "{**row, 'prompt': 'Use each of {nums} once, with + - * / and brackets, to make {target}.\\n'"
@@ -593,16 +563,6 @@ OTHERS = (
     ("OpenAI's preferences", {"input", "preferred_output", "non_preferred_output"},
      "{'prompt': row['input']['messages'], 'chosen': row['preferred_output'], 'rejected': "
      "row['non_preferred_output']}"),
-    ("Nectar", {"prompt", "answers"},
-     "(lambda a: {'prompt': row['prompt'], 'chosen': a[0]['answer'], 'rejected': a[-1]['answer']})"
-     "(sorted(row['answers'], key=lambda a: a['rank']))"),
-    ("summaries of Stiennon et al. 2020", {"info", "summaries", "choice"},
-     "(lambda a, i: {'prompt': row['info']['post'] + '\\n\\nTL;DR:', 'chosen': ' ' + a[i]['text'], "
-     "'rejected': ' ' + a[1 - i]['text']})(row['summaries'], row['choice'])"),
-    ("OpenAssistant's trees", {"prompt", "message_tree_id"},
-     "(lambda q, a: {'prompt': [{'role': 'user', 'content': q['text']}], 'chosen': a[0]['text'], "
-     "'rejected': a[-1]['text']})(row['prompt'], sorted((r for r in row['prompt']['replies'] if "
-     "r.get('rank') is not None), key=lambda r: r['rank']))"),
 )  # fmt: skip
 LINES = """{} rows are another layout: these lines make mine.jsonl of theirs.jsonl
 python -c "
