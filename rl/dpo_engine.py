@@ -181,7 +181,7 @@ def held_out_metrics(
     of_batch = of_whole_batch(config, policy, reference, held_out, eos_id)
     loss = preference_loss(config, compared, pairs=len(held_out), **of_batch)
     return {"held_out_loss": float(loss)} | {
-        f"held_out_{name}": numbers[name] for name in ("accuracy", "margin")
+        f"held_out_{name}": numbers[name] for name in ("accuracy", "margin") if name in numbers
     }
 
 

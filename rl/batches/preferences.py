@@ -345,8 +345,8 @@ def pair_metrics(
 
     The implicit reward of a response is beta * log(pi / pi_ref)(y|x) (arXiv:2305.18290, section 5),
     or beta * log pi(y|x) / L of a loss without a reference, which has no `drift` either (SimPO,
-    arXiv:2405.14734, Eq. 4). Of labelled answers every good one is compared with every bad one, and
-    numbers of answers that are not among them are NaN.
+    arXiv:2405.14734, Eq. 4). Of labelled answers every good one is compared with every bad one; without
+    one of the two kinds its numbers are left out.
     """
     parts = [as_read(name, part, config) for part in compared]
     log_probs = torch.cat([part.log_probs for part in parts])  # (K, 2)
@@ -356,12 +356,13 @@ def pair_metrics(
     there = on_device(torch.cat([part.lengths for part in parts]) > 0, change.device)
     good, bad = (rewards[:, side][there[:, side]] for side in (0, 1))
     margin = good - bad if there.all() else (good[:, None] - bad).flatten()
-    drift = {"drift": float(-change[there].mean())} if refs else {}
-    return {
-        "accuracy": float(wins(margin).mean()),
-        "margin": float(margin.mean()),
-        "reward_chosen": float(good.mean()),
-        "reward_rejected": float(bad.mean()),
-        "log_prob_chosen": float(log_probs[:, 0][there[:, 0]].mean()),
-        "log_prob_rejected": float(log_probs[:, 1][there[:, 1]].mean()),
-    } | drift
+    numbers = {
+        "accuracy": wins(margin),
+        "margin": margin,
+        "reward_chosen": good,
+        "reward_rejected": bad,
+        "log_prob_chosen": log_probs[:, 0][there[:, 0]],
+        "log_prob_rejected": log_probs[:, 1][there[:, 1]],
+        "drift": -change[there] if refs else change[:0],
+    }
+    return {metric: float(each.mean()) for metric, each in numbers.items() if len(each)}

@@ -128,7 +128,7 @@ def kto_loss(
     answer is judged alone. A pair is two of them, the chosen one desirable, the rejected one not. z, the
     `reference_point`, is an estimate of KL(pi || pi_ref) without a gradient (rl/dpo_engine.py).
     """
-    axes("answers", policy=policy, ref=ref, desirable=desirable)
+    axes("answers", policy=policy, ref=ref, mask=desirable)
     r = at_least_float32(policy) - ref.detach()
     z = torch.as_tensor(reference_point, dtype=r.dtype).detach()
     good = desirable_weight * (1 - torch.sigmoid(beta * (r - z)))
