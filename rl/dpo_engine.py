@@ -94,8 +94,8 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     beta: AboveZero = 0.1
     """The price of leaving the reference; smaller goes further. Of orpo the weight of the odds ratio."""
     desirable_weight: AboveZero = 1.0
-    """w_D of kto, the weight of good answers; with many more bad ones the paper raises it until w_D n_D is
-    1 to 4/3 of w_U n_U."""
+    """w_D of kto, the weight of good answers. Where n_D good and n_U bad ones are not balanced, its authors
+    advise weights with which w_D n_D is 1 to 4/3 of w_U n_U."""
     undesirable_weight: AboveZero = 1.0
     """w_U of kto, the weight of bad answers."""
     steps: AtLeastOne | None = None  # type: ignore[assignment]  # of which `steps_of` makes a number

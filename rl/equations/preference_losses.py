@@ -124,7 +124,7 @@ def kto_loss(
 ) -> Tensor:  # (answers,)
     """w_D [1 - sigmoid(beta (r - z))] of a desirable answer, w_U [1 - sigmoid(beta (z - r))] of another.
 
-    KTO (Ethayarajh et al. 2024, arXiv:2402.01306, Eqs. 7 and 8): r = log(pi / pi_ref)(y|x), and each
+    KTO (Ethayarajh et al. 2024, arXiv:2402.01306): r = log(pi / pi_ref)(y|x), and each
     answer is judged alone. A pair is two of them, the chosen one desirable, the rejected one not. z, the
     `reference_point`, is an estimate of KL(pi || pi_ref) without a gradient (rl/dpo_engine.py).
     """

@@ -21,6 +21,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl
+from harness.run_folder import as_begun
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.preferences import (
@@ -360,3 +361,4 @@ def test_columns_of_a_run_are_recorded_and_kept_by_its_resumption(runs):
         )
     with pytest.raises(UserError):
         run_file(runs, **options | dict(columns=(), out=runs / "none"))
+    assert as_begun(out, replace(DPOConfig(), columns=())).columns == columns
