@@ -426,8 +426,8 @@ print(f"pull of such an answer: DPO {slopes[0]:.3f}, KTO {slopes[1]:.1e}")
 holds(slopes[1] < slopes[0] / 1000, "an answer far on the wrong side hardly pulls in KTO")
 
 # %% [markdown]
-# They are flags of one engine: `--loss simpo`, `orpo`, `kto`. The last one also takes a file of single answers
-# with a `label`, true or false, because a pair is to it no more than two such answers.
+# They are flags of one engine: `--loss simpo`, `orpo`, `kto`. The last one also takes a file of single
+# answers with a `label`, true or false, because a pair is to it no more than two such answers.
 #
 # ## 7. PG-GRPO: pairs made in the group
 #
