@@ -273,7 +273,7 @@ def test_kto_of_labelled_answers_row_by_row():
             grad += torch.autograd.grad(loss, policy.wte.weight)[0]
             total += float(loss.detach())
             parts.append(both.detach())
-        assert total == pytest.approx(float(expected), abs=1e-6)
+        assert total == pytest.approx(float(expected.detach()), abs=1e-6)
         torch.testing.assert_close(grad, slow, atol=1e-5, rtol=1e-4)
         found = pair_metrics("kto", parts, config)
         good = [r for r, label in zip(gains, labels, strict=True) if label]
