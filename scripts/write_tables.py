@@ -265,20 +265,25 @@ def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -
     return markdown([titles[place] for place in places], kept)
 
 
+AFTER = "**After this page you can** "  # what a page may say of itself in a paragraph
+
+
 def course() -> str:
-    """notebooks/README.md: the words of each page, the minutes they take at 200 a minute, its exercises."""
-    rows, every = [], [0, 0, 0]
+    """notebooks/README.md: what each page enables, or else its title, and its exercises."""
+    rows, words, exercises = [], 0, 0
     for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
         source = page.read_text(encoding="utf-8")
-        texts = re.findall(
-            r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", source, re.DOTALL | re.MULTILINE
-        )
-        words = len(re.sub(r"^# ?", "", "".join(texts), flags=re.MULTILINE).split())
-        numbers = [words, round(words / 200), len(re.findall(r"^check\(", source, re.MULTILINE))]
-        every = [one + other for one, other in zip(every, numbers, strict=True)]
-        rows.append([f"[{page.stem}]({page.stem}.ipynb)", *map(str, numbers)])
-    rows.append(["all", *map(str, every)])
-    titles = ["page", "words", "minutes for the words", "exercises"]
+        parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
+        text = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE)
+        paragraphs = text.split("\n\n")
+        said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
+        topic = said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])
+        count = len(re.findall(r"^check\(", source, re.MULTILINE))
+        words, exercises = words + len(text.split()), exercises + count
+        name = f"[{page.stem[:2]}]({page.stem}.ipynb)"
+        rows.append([name, " ".join(topic.split()), str(count or "")])
+    rows.append(["all", f"about {words / 200 / 60:.0f} hours for the words", str(exercises)])
+    titles = ["page", "what it is about, or what you can do after it", "exercises"]
     return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
 
 

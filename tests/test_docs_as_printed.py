@@ -39,6 +39,7 @@ MORE = {  # what is run, and the flags that are added
 LEFT = {  # a part of a command: why it is not run
     "pip install": "downloads",
     "--model gpt2": "downloads",
+    "OWNER/NAME": "downloads",
     "runs/answers": "comes of what was downloaded",
     "smollm2": "needs a package of 98 MB",
     "python3 -m venv": "a user's own",
@@ -129,12 +130,11 @@ def furnish(folder: Path) -> Path:
         {"chosen": talk.format(n, "Let us see."), "rejected": talk.format(n, "No!")}
         for n in numbers
     ]
-    own = [{"prompt": f"Q{n}?", "chosen": f" yes {n}", "rejected": " no"} for n in numbers]
-    for name, rows in (("hh", hh), ("pairs", own)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "hh.jsonl").write_text("".join(json.dumps(row) + "\n" for row in hh))
+    shutil.copy(REPOSITORY / "docs" / "sample_pairs.jsonl", folder / "pairs.jsonl")
     (folder / "prompts.txt").write_text("Who?\nWhy?\n")
     (folder / "mine.py").write_text("from rl.equations.kl import k3 as loss\n")
-    save_hf(glassbox_gpt(), folder / "mine", GLASSBOX)
+    save_hf(glassbox_gpt(context=128), folder / "mine", GLASSBOX)
     return folder
 
 

@@ -289,11 +289,11 @@ def test_a_run_is_called_as_the_published_model_that_it_comes_from(place: Path) 
     assert GRPOConfig().model_name == "tiny"
 
 
-def test_the_four_commands_as_their_page_prints_them(place: Path) -> None:
+def test_the_five_commands_as_their_page_prints_them(place: Path) -> None:
     """But for fewer steps: every other setting is that of the model's row."""
     page = (REPOSITORY / "docs" / "your_pairs.md").read_text(encoding="utf-8")
     printed = page.partition("```bash\n")[2].partition("```")[0].splitlines()
-    train, steer, ask, give = (shlex.split(line)[1:] for line in printed)
+    train, steer, ask, give, blind = (shlex.split(line)[1:] for line in printed)
     short = ["--device", "cpu", "--ranks", 1, "--steps", 2]
     fewer = ["--max-new-tokens", 4, "--eval-prompts", 2, "--test-prompts", 2]
     trained = command(*train, *short, cwd=place)
@@ -311,6 +311,8 @@ def test_the_four_commands_as_their_page_prints_them(place: Path) -> None:
     assert asked.returncode == 0 and "reward" in asked.stdout, asked.stderr
     given = command(*give, cwd=place)
     assert given.returncode == 0 and (place / "steered" / "config.json").exists(), given.stderr
+    told = command(*blind, "--device", "cpu", cwd=place, given=b"1\nq\n")
+    assert told.returncode == 0 and (place / "blind.jsonl").exists(), told.stderr
 
 
 def test_a_learning_rate_ten_times_the_usual_is_warned_of(
