@@ -50,6 +50,7 @@ LEFT = {  # a part of a command: why it is not run
     "mine.jsonl": "somebody answers (tests/reward_model/test_annotate.py)",
     "blind.jsonl": "likewise (tests/rl/test_asked_alike.py)",
     "runs/my-": "comes of these answers",
+    "runs/demo/pretraining": "comes of the demo",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own
