@@ -221,7 +221,7 @@ def plan(config: FinetuningConfig, work: Work, folder: Path, done: int) -> Plan:
     examples, held_out = len(work.examples), len(work.held_out)
     steps = config.steps or steps_of_passes(config.epochs, examples, config.batch_size)
     return Plan(
-        steps, f"fine-tuning on {examples} answers, {held_out} held out, for {steps} steps",
+        steps, f"fine-tuning on {examples} answers, {held_out} held out",
         ("loss", "held_out_loss", "lr"), config.eval_every,
         steps / config.eval_every * held_out / config.batch_size / 3,  # forward alone
         title="fine-tuning",

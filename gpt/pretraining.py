@@ -1,6 +1,6 @@
 """Pre-training a GPT-2: next-token prediction with AdamW, warm-up and a cosine.
 
-    python -m gpt.pretraining                          the reviews world, laptop size, about a minute
+    python -m gpt.pretraining                          the reviews world, laptop size, 1 to 4 minutes
     python -m gpt.pretraining --data sums              the arithmetic world
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
@@ -228,7 +228,7 @@ def open_work(config: PretrainingConfig, device: torch.device) -> tuple[Pretrain
 def plan(config: PretrainingConfig, work: Work, folder: Path, done: int) -> Plan:
     size, text = f"{work.model.parameter_count():,} weights", work.corpus.description
     return Plan(
-        config.steps, f"pre-training {size} on {text} for {config.steps:,} steps",
+        config.steps, f"pre-training {size} on {text}",
         ("loss", "held_out_loss", "lr", "tokens_per_second"), config.eval_every,
         config.steps / config.eval_every * len(work.held_out) / config.accumulation / 3,
         title="pre-training",

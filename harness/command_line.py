@@ -174,9 +174,13 @@ def _again(config: Any, *, resume: bool) -> str:
 
 def _farewell(end: Interrupted, config: Any) -> str:
     """How the run ended, and what to type to go on."""
-    what = f"ended by {end.name}"
-    what += "" if end.saved is None else f" after step {end.saved}, which is saved"
-    return what + _going_on(config)
+    if end.saved is not None:
+        what = f" after step {end.saved}, which is saved"
+    elif end.earlier is not None:
+        what = f"; saved is step {end.earlier}"
+    else:
+        what = "; nothing is saved" * hasattr(config, "resume")
+    return f"ended by {end.name}{what}{_going_on(config)}"
 
 
 def _going_on(config: Any) -> str:

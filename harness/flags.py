@@ -113,8 +113,9 @@ class TrainingFlags:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """bfloat16: autocast over float32 weights. auto: that on a CPU which has bfloat16 products (AMX,
     AVX-512 BF16, Arm's) for a model of 50M weights or more, else float32."""
-    save_every: AtLeastOne = 100
-    """Steps between resumable checkpoints."""
+    save_every: AtLeastOne | None = None
+    """Steps between resumable checkpoints. Default: one in three minutes, or in twenty times as long as
+    writing it takes."""
     gradient_checkpointing: bool = False
     """Compute each block's activations again in the backward pass instead of keeping them: less memory,
     a third more work, the same gradients."""

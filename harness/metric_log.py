@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from harness.device import peak_memory
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until, with_nan
 from harness.ranks.collectives import is_main
+from harness.signals import expect_step
 
 
 def per_second(count: float, begin: float) -> float:
@@ -23,18 +25,27 @@ def per_second(count: float, begin: float) -> float:
     return count / max(time.perf_counter() - begin, 1e-9)
 
 
+def in_words(seconds: float) -> str:
+    """40 s, 12 min, 1 h 2 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h " * (hours > 0) + f"{minutes} min"
+
+
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
     One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
-    After one step, or ten seconds of steps, a run of over a minute says how long all will take, by the
-    steps after the first, which has the costs of a start. `extra_steps`: validations and the test, in
-    steps.
+    Line and bar have one forecast: the median of the last steps for each that is left, without the first,
+    which has the costs of a start. After three steps of ten seconds together, or a minute, a run of over a
+    minute says how long it takes in all. In steps, `extra_steps`: validations between, `last_steps`: what
+    is measured after them.
     """
 
     def __init__(
         self, total: int, *, path: Path | None = None, show: Sequence[str] = (), every: int = 10,
-        title: str = "", start: int = 0, extra_steps: float = 0.0,
+        title: str = "", start: int = 0, extra_steps: float = 0.0, last_steps: float = 0.0,
     ) -> None:  # fmt: skip
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
@@ -47,17 +58,23 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.extra_steps = start, extra_steps
+        self.start, self.extra_steps, self.last_steps = start, extra_steps, last_steps
         self.reached = self.printed = start  # steps
-        self.seconds: list[float] = []  # a step, of the first rows
-        self.timed = 0.0  # seconds of those rows
-        self.is_long = False  # over a minute
+        self.seconds: deque[float] = deque(maxlen=5)  # a step, of the last rows
+        self.timed, self.timed_rows, self.has_forecast = 0.0, 0, False
         self.begin = self.step_began = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
 
     def start_step(self) -> float:
         """A step begins; returns time.perf_counter()."""
+        if self.has_bar and self.bar is None:  # made here: what is printed before has its own lines
+            self.bar = tqdm(
+                total=self.total, initial=self.start, desc=self.title, unit="step",
+                bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
+            )  # fmt: skip
+        if self.seconds:
+            expect_step(self.usual())
         self.step_began = time.perf_counter()
         return self.step_began
 
@@ -73,48 +90,66 @@ class MetricLog:
         self.rows.append(row)
         now = time.perf_counter()
         done, taken = step - self.reached, now - self.step_began
-        self.reached, self.step_began = step, now
-        if self.timed < 10:
-            self.timed += taken
-            self.seconds.append(taken / max(done, 1))
-            if self.timed >= 10:
-                self._forecast(fmean(self.seconds[1:] or self.seconds))
+        self.reached = step
+        self.timed, self.timed_rows = self.timed + taken, self.timed_rows + 1
+        if self.timed_rows == 2:
+            self.seconds.clear()
+        self.seconds.append(taken / max(done, 1))
         if self.path is not None:
             if len(self.rows) > 1 and is_main() and not self.path.exists():
                 raise gone(self.path.parent)
             append_jsonl(self.path, [row])
-        if self.has_bar:  # made here: what is printed before has its own lines
-            options: dict[str, Any] = {"initial": self.start, "desc": self.title, "unit": "step"}
-            self.bar = self.bar or tqdm(total=self.total, **options)
+        self._forecast()
+        self.start_step()
+        if self.bar is not None:
+            self.bar.set_postfix_str(f"{in_words(self.left())} left", refresh=False)
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every < done or step == self.total):
             self._print(row)
         if step == self.total:
             self.close()
 
-    def _forecast(self, seconds: float) -> None:
-        steps = self.total - self.start
-        whole = seconds * (steps + self.extra_steps)
-        self.is_long = whole >= 60
-        if self.is_long and self.show and is_main():
-            hours, minutes = divmod(round(whole / 60), 60)
-            time_of_all = f"{hours} h " * (hours > 0) + f"{minutes} min"
-            of_step, memory = float(f"{seconds:.2g}"), f"{peak_memory() / 1e9:.1f} GB"
-            print(
-                f"{of_step:g} s a step: {steps:,} steps in about {time_of_all}, {memory}",
-                flush=True,
+    def usual(self) -> float:
+        """Seconds of a step: the median of the last ones."""
+        return median(self.seconds or [0.0])
+
+    def left(self) -> float:
+        """Seconds until all is measured."""
+        between = self.extra_steps / max(self.total - self.start, 1)
+        return self.usual() * ((self.total - self.reached) * (1 + between) + self.last_steps)
+
+    def steps_in(self, seconds: float) -> int:
+        """How many steps, of 1 at least, are measured after so many seconds."""
+        between = self.extra_steps / max(self.total - self.start, 1)
+        fit = seconds / max(self.usual(), 1e-9) - self.last_steps
+        return max(int(fit / (1 + between)), 1)
+
+    def _forecast(self) -> None:
+        """Say once how long all will take, and at the end how long the rest does."""
+        known = self.timed >= 60 or (self.timed >= 10 and self.timed_rows >= 3)
+        if self.has_forecast or not (known and self.show and is_main()):
+            return
+        self.has_forecast, steps = True, self.total - self.start
+        whole = self.usual() * (steps + self.extra_steps + self.last_steps)
+        if whole >= 60:
+            of_step, memory = float(f"{self.usual():.2g}"), f"{peak_memory() / 1e9:.1f} GB"
+            shorter = "; --minutes 45 or fewer --steps end sooner" * (whole > 3600)
+            self._say(
+                f"{of_step:g} s a step: {steps:,} steps in about {in_words(whole)}, {memory}{shorter}"
             )
+
+    def _say(self, line: str) -> None:
+        """Print a line, above the bar."""
+        if self.bar is not None:
+            self.bar.write(line)
+        else:
+            print(line, flush=True)
 
     def _print(self, row: Mapping[str, Any]) -> None:
         self.printed = step = row["step"]
-        elapsed = time.perf_counter() - self.begin
         shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
-        left = elapsed / max(step - self.start, 1) * (self.total - step)
         line = f"{self.title} {step}/{self.total}  {shown}"
-        if self.bar is not None:
-            self.bar.write(line)  # above the bar, which has its own ETA
-        else:
-            print(f"{line}  ETA {left:.0f} s", flush=True)
+        self._say(line + f"  ETA {in_words(self.left())}" * (self.bar is None))
 
     def close(self) -> None:
         """The end of the run, before `total` steps too: print the last row if it was not due."""
@@ -122,3 +157,6 @@ class MetricLog:
             self._print(self.rows[-1])
         if self.bar is not None:
             self.bar.close()
+        rest, self.last_steps = self.usual() * self.last_steps, 0.0
+        if rest >= 10 and self.show and is_main():
+            print(f"{self.title}: what follows the steps takes about {in_words(rest)}", flush=True)

@@ -14,9 +14,7 @@ from harness.flags import OptimizerFlags
 from harness.ranks.collectives import sum_gradients
 
 FINAL = 0.1  # of the peak learning rate, where the cosine ends
-LONGEST_WARM_UP = (
-    3  # a third of the steps: a short run would end before it has the rate it asks for
-)
+LONGEST_WARM_UP = 5  # a fifth of the steps: a short run would hardly have the rate it asks for
 
 
 class Diverged(ValueError):
@@ -46,17 +44,21 @@ def adamw(
 def cosine_schedule(step: int, total: int, *, peak: float, warmup_steps: int) -> float:
     """Learning rate of 0-based `step`: linear warm-up, then a cosine to a tenth of `peak`.
 
-    The warm-up is at most a third of the steps, and says so where it would be longer.
+    The warm-up is at most a fifth of the steps.
     """
-    if warmup_steps > total // LONGEST_WARM_UP:
-        asked, warmup_steps = warmup_steps, total // LONGEST_WARM_UP
-        say_once(
-            f"warm-up: {warmup_steps} of {total} steps, a third, not the {asked} of --warmup-steps"
-        )
+    warmup_steps = warm_up(warmup_steps, total)
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     progress = min((step - warmup_steps) / max(total - warmup_steps, 1), 1.0)
     return peak * (FINAL + (1 - FINAL) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def warm_up(asked: int, total: int) -> int:
+    """The steps of a warm-up, a fifth of all at most; it is said where more are asked for."""
+    most = math.ceil(total / LONGEST_WARM_UP)
+    if asked > most:
+        say_once(f"warm-up: {most} of {total} steps, a fifth, not the {asked} of --warmup-steps")
+    return min(asked, most)
 
 
 def steps_of_passes(passes: int, rows: int, batch_size: int) -> int:

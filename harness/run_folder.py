@@ -42,7 +42,7 @@ from harness.files import (
 )
 from harness.flags import Flags, TrainingFlags, renamed
 from harness.metric_log import MetricLog
-from harness.optimizer import Diverged
+from harness.optimizer import Diverged, warm_up
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPORT, REPOSITORY, STATE_FILE
 from harness.ranks.collectives import is_main, on_main, world
 from harness.signals import signals_wait
@@ -60,9 +60,11 @@ CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, SPLIT_BY, MADE_WITH = "script", "inputs", "splits", "made_with"  # keys, no flags
 ORIGINS = "settings_from"
 
+LARGE = 10**8  # bytes of a state that one is told of
+
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
-    "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
+    "steps", "minutes", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
     "save_every", "ranks", SCRIPT, INPUTS, MADE_WITH, ORIGINS,
 )  # fmt: skip
 
@@ -135,6 +137,10 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         state = folder / STATE_FILE
         if can_go_on and state.exists():
             state.replace(folder / FINISHED_STATE)
+            if (size := (folder / FINISHED_STATE).stat().st_size) > LARGE:
+                print(
+                    f"{FINISHED_STATE}, {size / 1e9:.1f} GB, is for --resume with more --steps alone"
+                )
         state.unlink(missing_ok=True)
         unlock(folder)
 
@@ -231,6 +237,7 @@ def run_missing(main: Callable[[Any], Any], config: Any) -> None:
 def _holds(folder: Path, config: Flags) -> bool:
     """Whether a run of this script and these flags has been in the folder, on inputs as they are now."""
     try:
+        config = as_begun(folder, config)
         started, now = read_record(folder), record(config)
         _check_same_run(folder, config, started, now)
         inputs = started.get(INPUTS, {})
@@ -323,6 +330,25 @@ def _take_up(folder: Path, config: Flags) -> Path:
     write_json(folder / CONFIG_FILE, started | free)
     print(f"{display_path(folder)} goes on from step {saved_step(folder)}", flush=True)
     return folder
+
+
+def as_begun(folder: Path, config: Any) -> Any:
+    """The config of a run that goes on, with the steps and the warm-up that it chose as it began."""
+    path = folder / CONFIG_FILE
+    then = on_main(lambda: read_object(path) if path.exists() else {})
+    chosen, steps = {}, then.get("steps")
+    if getattr(config, "minutes", None):
+        chosen["steps"] = steps
+    asked = getattr(config, "warmup_steps", None)
+    if asked and isinstance(steps, int) and then.get("warmup_steps") == warm_up(asked, steps):
+        chosen["warmup_steps"] = then["warmup_steps"]
+    return dataclasses.replace(config, **chosen)
+
+
+def record_choice(folder: Path, config: Any) -> None:
+    """Write down the steps, and their warm-up, of a run that was opened without knowing them."""
+    path, now = folder / CONFIG_FILE, dict(steps=config.steps, warmup_steps=config.warmup_steps)
+    on_main(lambda: write_json(path, read_object(path) | now))
 
 
 def _check_same_run(

@@ -10,26 +10,31 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from harness.ranks.collectives import LostRank, gather
+from harness.ranks.collectives import LostRank, gather, world
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")  # the last two: a cluster's warning
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 PARENT = 0  # the process that has started this one as a rank
-CAME, IN_STEPS, ENDS = range(3)  # the last signal, whether it waits for a step, whether ranks leave
-STATE: Any = [0, 0, 0]  # of these; ranks have theirs in common with their parent
+LONGEST_WAIT = 60  # seconds that a signal leaves to a step
+# The last signal, whether it waits for a step, whether ranks leave, the second of the clock at which the
+# step should end (0: not known), the step that is saved, counted from 1 and 0 for none.
+CAME, IN_STEPS, ENDS, STEP_ENDS, SAVED = NUMBERS = range(5)
+STATE: Any = [0] * len(NUMBERS)  # of these; ranks have theirs in common with their parent
 
 
 class Interrupted(BaseException):
-    """A signal has ended the run; `saved` says after which step its state was kept, None for none."""
+    """A signal has ended the run: after the step `saved`, or in one, when `earlier` was saved, or None."""
 
     def __init__(self, number: int, saved: int | None = None) -> None:
         super().__init__(number, saved)
         self.name, self.status, self.saved = signal.Signals(number).name, 128 + number, saved
+        self.earlier = STATE[SAVED] - 1 if STATE[SAVED] else None
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def signals_noted() -> Iterator[None]:
         for number, handler in before.items():  # a rank has only its last words to say
             signal.signal(number, signal.SIG_IGN if PARENT else handler)
         if not PARENT:
-            STATE[:] = [0, 0, 0]
+            STATE[:] = [0] * len(NUMBERS)
 
 
 @functools.cache
@@ -65,20 +70,40 @@ def _reset_in_forks() -> None:
 def _note(number: int, frame: FrameType | None) -> None:
     """Remember the first signal of `signals_wait`; end at once outside of it, or by the second.
 
+    It does not wait for a step that has more than a minute to go: what was saved is minutes old at most.
     A terminal sends a signal to ranks, too: they leave once their parent has decided so, or is gone.
     """
     global STATE
     if PARENT:
         if STATE[ENDS] or is_orphan():
-            came, STATE = STATE[CAME], [0, 0, 0]  # it leaves once
-            raise Interrupted(came) if came else LostRank
+            end = Interrupted(STATE[CAME]) if STATE[CAME] else LostRank()
+            STATE = [0] * len(NUMBERS)  # it leaves once
+            raise end
         return
-    waits, STATE[CAME] = STATE[IN_STEPS] and not STATE[CAME], number
+    left = STATE[STEP_ENDS] and max(STATE[STEP_ENDS] - int(time.monotonic()), 1)
+    first, STATE[CAME] = STATE[IN_STEPS] and not STATE[CAME], number
+    waits = first and (
+        left <= LONGEST_WAIT or world() > 1
+    )  # ranks of torchrun would leave each other
+    words = "stopping after this step" + f", in about {left} s" * (left > 0)
+    if waits or first:
+        words = (
+            f"{words}; once more ends it at once" if waits else f"stopping now, {left} s are left"
+        )
+        with suppress(OSError):  # print may be what the signal has interrupted
+            os.write(2, f"{signal.Signals(number).name}: {words}\n".encode())
     if not waits:
         raise Interrupted(number)
-    words = f"{signal.Signals(number).name}: stopping after this step; once more ends it at once\n"
-    with suppress(OSError):
-        os.write(2, words.encode())  # print may be what the signal has interrupted
+
+
+def expect_step(seconds: float) -> None:
+    """A step begins that should take so long."""
+    STATE[STEP_ENDS] = int(time.monotonic() + seconds) + 1
+
+
+def note_saved(step: int) -> None:
+    """What a run has saved is after this step."""
+    STATE[SAVED] = step + 1
 
 
 def is_orphan() -> bool:

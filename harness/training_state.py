@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ from harness.errors import UserError, first_line
 from harness.files import require_regular, write_atomically
 from harness.optimizer import check_weights
 from harness.paths import STATE_FILE
-from harness.signals import Interrupted, signal_of_any_rank
+from harness.ranks.collectives import gather
+from harness.signals import Interrupted, note_saved, signal_of_any_rank
+
+OPENED_AGAIN = {"start", "reference"}  # which runs of 0.3 have saved
+SECONDS = 180  # between two states
+SHARE = (
+    20  # of that, but at least so many times as long as writing one takes: a twentieth of the time
+)
 
 
 @dataclasses.dataclass
@@ -24,6 +32,8 @@ class TrainingState:
     generators: dict[str, torch.Generator]
     step: int = 0  # completed steps
     stopped: bool = False  # the run has ended early, and no step follows
+    saved_at: float = dataclasses.field(default_factory=time.monotonic)  # or made at
+    writing: float = 0.0  # seconds that the last one took
 
     def steps_left(self, total: int) -> range:
         """The 0-based steps of `total` that are still to do, each of which `keep_state` follows."""
@@ -54,20 +64,30 @@ class TrainingState:
         for name, part in self.parts.items():
             if isinstance(part, torch.nn.Module):
                 check_weights(name, part, self.step)
+        begin = time.monotonic()
         write_atomically(folder / STATE_FILE, write)
+        self.saved_at, self.writing = time.monotonic(), time.monotonic() - begin
+        note_saved(self.step)
+
+    def is_old(self) -> bool:
+        """Whether the last one was saved so long ago, by the first rank's clock, that another is due."""
+        wait = max(SECONDS, SHARE * self.writing)
+        return gather(time.monotonic() - self.saved_at >= wait)[0]
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. UserError for a state of other parts, or a damaged one."""
         path, state = folder / STATE_FILE, read_state(folder)
         try:
             for kind, own in (("parts", self.parts), ("generators", self.generators)):
-                if state[kind].keys() != own.keys():
+                others = state[kind].keys() ^ own.keys()
+                if others - (OPENED_AGAIN - own.keys()):
                     raise ValueError(f"its {kind} are not {', '.join(own)}")
             for name, part in self.parts.items():
                 load_changing_state(part, state["parts"][name])
             for name, generator in self.generators.items():
                 generator.set_state(state["generators"][name])
             self.step, self.stopped = state["step"], state["stopped"]
+            note_saved(self.step)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path} does not fit this run ({first_line(error)}): resume with the flags in its "
@@ -75,15 +95,17 @@ class TrainingState:
             ) from error
 
 
-def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
-    """After a step: save what is due, every `every` steps and the last one; nothing without a folder.
+def keep_state(state: TrainingState, folder: Path | None, every: int | None, *, last: bool) -> None:
+    """After a step: save what is due, every `every` steps (None: minutes) and the last one.
 
+    Nothing without a folder.
     Raises Interrupted if a signal has asked to stop, which is then saved too.
     """
     if folder is None:
         return
     number = signal_of_any_rank()
-    if last or number or state.step % every == 0:
+    due = state.step % every == 0 if every else state.is_old()
+    if last or number or due:
         state.save(folder)
     if number:
         raise Interrupted(number, state.step)

@@ -1,4 +1,4 @@
-"""All of RLHF in one file: read it from top to bottom, run it in about 40 seconds.
+"""All of RLHF in one file: read it from top to bottom, run it in 40 seconds to 3 minutes.
 
     1  the world         customers of a restaurant write a line, somebody has to answer
     2  the GPT           a small GPT-2
@@ -12,7 +12,7 @@
 `gold` is the true worth of an answer. In real life nobody can compute it. Here the annotator looks at
 it, no training step reads it, and at the end it shows whether RLHF did what it was for.
 
-    python nano/rlhf.py          about 40 seconds on one core; another seed: python nano/rlhf.py 30
+    python nano/rlhf.py          40 seconds to 3 minutes on one core; another seed: python nano/rlhf.py 30
 
 What to expect: the lowest and the highest of 30 runs, seeds 30 to 39, each with three CPU instruction
 sets. The settings were chosen on other seeds, which may leave these ranges (seed 7: a KL of 105).

@@ -6,8 +6,8 @@
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
-# In Colab or Kaggle, bring the repository's folder there and begin with `%cd glassbox/notebooks`: pages find
-# the library by themselves ([guide](../docs/guide.md#install); not tried there).
+# In Colab or Kaggle, bring the repository's folder there and begin with `%cd glassbox/notebooks`: pages
+# find the library by themselves ([guide](../docs/guide.md#install); not tried there).
 #
 # ## One file first
 #

@@ -58,8 +58,21 @@ class Run:
         return fmean(self.values(key)[:count] or [math.nan])
 
     def end(self, key: str, count: int = 5) -> float:
-        """Mean of the last `count` values; NaN without any."""
-        return fmean(self.values(key)[-count:] or [math.nan])
+        """Mean of the last `count` values; NaN without any. Of an undone run, those of what is kept."""
+        kept = self.rows[-1].get("kept_step") if self.rows else None
+        if kept is None or key.startswith(
+            "validation/"
+        ):  # the last one is of the policy that is kept
+            return fmean(self.values(key)[-count:] or [math.nan])
+        inside = [
+            row for row in self.rows if row["step"] <= kept + 1
+        ]  # a step measures, then updates
+        return fmean(Run(inside).values(key)[-count:] or [math.nan])
+
+    def before_and_after(self, key: str) -> tuple[float, float]:
+        """What report.json says of the start and of the policy that is kept; NaN where it does not."""
+        start, kept = (self.results.get(end) or {} for end in ("before", "after"))
+        return start.get(key, math.nan), kept.get(key, math.nan)
 
     def thirds(self, key: str, fewest: int = 6) -> tuple[float, float, float]:
         """Means of the first and last third, standard error of their difference; NaN of too few."""
@@ -337,6 +350,9 @@ def collapse(run: Run) -> Iterator[str]:
     }
     for key in (key for key, seen in signs.items() if seen):
         yield f"{key} went from {run.start(key, 3):.3g} to {run.end(key):.3g}"
+    first, last = run.before_and_after("response_length")
+    if (last < 0.4 * first or last > 2 * first) and "solve_rate" not in run.rows[-1]:
+        yield f"response_length went from {first:.3g} before training to {last:.3g} after it"
 
 
 @rule("""warning: the model that training began with seldom writes an EOS, or has too little room for one.
@@ -348,11 +364,15 @@ def seldom_ends(run: Run) -> Iterator[str]:
 
 
 @rule("""warning: little holds the policy back: the KL penalty is too weak or its sign is flipped.
-    Change: raise --kl-coef, or train for fewer steps; check the sign of the KL (page 08).""")
+    Change: raise --kl-coef, lower --stop-kl-per-token, or train for fewer steps (page 08).""")
 def kl_runs_away(run: Run) -> Iterator[str]:
     key, count = ("validation/kl", 1) if run.values("validation/kl") else ("kl", 5)
     if (kl := run.end(key, count)) > 10:  # further than any reward model can be trusted
         yield f"{key} is {kl:.1f} nats per response at the end, {run.start(key, 1):.1f} at first"
+    first, last = run.before_and_after("response_length")
+    if (kl := run.before_and_after("kl_per_token")[1]) > 0.3 and last < first / 2:
+        lengths = f"{first:.3g} to {last:.3g} tokens"
+        yield f"kl is {kl:.2f} nats per token after training, as answers went from {lengths}"
 
 
 @rule("""warning: what pays the reward is exploited: the policy found what it overrates. Change: raise

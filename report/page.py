@@ -33,8 +33,8 @@ SAMPLES, PANELS = 6, 12  # at first sight
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
 VALIDATION = "#d55e00"
 LEADING = (
-    "reward", "gold", "accuracy", "margin", "kl", "reverse_kl", "entropy", "response_length",
-    "eos_rate", "solve_rate", "explained_variance", "value_loss", "loss", "grad_norm",
+    "reward", "gold", "accuracy", "margin", "kl", "kl_per_token", "reverse_kl", "entropy",
+    "response_length", "eos_rate", "solve_rate", "explained_variance", "value_loss", "loss", "grad_norm",
     "ratio_error_at_start", "zero_spread_groups", "clip_high_fraction", "clip_low_fraction",
     "approx_kl",
 )  # fmt: skip
@@ -207,6 +207,8 @@ def summary_of(run: Run) -> str:
         if {f"{end}/{name}" for end in ENDS} <= numbers.keys()
     ]
     said += [f"KL {numbers['after/kl']:.1f} nats"] if "after/kl" in numbers else []
+    per_token = numbers.get("after/kl_per_token")
+    said += [] if per_token is None else [f"{per_token:.2f} a token"]
     if not said:
         return ""
     beside = {name: numbers.get(f"{name}/gold") for name in run.results if name not in ENDS}

@@ -213,9 +213,10 @@ def normalise_and_test(
     tokenizer: Tokenizer,
     at_once: int,
     prefers: Callable[[float, float], float] | None = None,
+    most: int = 2000,
 ) -> Report:
-    """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones."""
-    some = pairs[:: max(len(pairs) // 2000, 1)]
+    """Centre the scores on `most` of the pairs or some more, evenly; compare those of the held-out ones."""
+    some = pairs[:: max(len(pairs) // most, 1)]
     model.normalize_on(collate_pairs(some, tokenizer.eos_id).to(model.device), at_once)
     chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id, at_once)
     report = preference_report(

@@ -33,6 +33,7 @@ from gpt.lora import fit_for_training
 from harness.errors import UserError
 from harness.files import read_object
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, KLNats, NotNegative
+from harness.paths import MODEL_FILE
 from harness.run_folder import CONFIG_FILE
 from reward_model.continual import ContinualRewardModel, History, history_count, read_visits
 from reward_model.pairs import as_pair
@@ -89,6 +90,8 @@ class IterativeGRPOConfig(EngineConfig):
         require_groups(self)
         loss_estimator(self.kl_estimator)
         history_count(1, 1, self.replay_fraction)
+        if self.minutes is not None:
+            raise ValueError("minutes cannot be divided into iterations: give steps instead")
         if self.steps % self.iterations:
             raise ValueError(
                 f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
@@ -147,7 +150,7 @@ def train(run: Run, *, refresh: ContinualRewardModel | None = None) -> list[dict
             run.optimizer_step()  # line 11
         run.finish_step(step, rollout, rewards, update, measured=measured)
     if refresh is not None and run.folder is not None:
-        save_reward_model(run.folder / "reward_model.safetensors", refresh.model, run.tokenizer)
+        save_reward_model(run.folder / "reward_model" / MODEL_FILE, refresh.model, run.tokenizer)
     return run.log.rows
 
 

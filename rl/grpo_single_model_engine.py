@@ -89,7 +89,7 @@ class SingleModelGRPOConfig(EngineConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        if self.stop_kl is not None:
+        if self.kl_limits:
             raise ValueError(
                 f"stop_kl {self.stop_kl} needs the KL from the start, and this engine keeps no copy "
                 "of the start: leave stop_kl out and watch validation/kl"

@@ -375,7 +375,9 @@ def train(run: Run) -> list[dict[str, Any]]:
 
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
         trained_on = rollout_metrics(rollout, kept, old, ref)  # the KL, where it was asked
-        row |= {key: trained_on[key] for key in ("kl", "kl_k3") if key in trained_on}
+        row |= {
+            key: trained_on[key] for key in ("kl", "kl_per_token", "kl_k3") if key in trained_on
+        }
         if "kl" in row:
             run.kl.update(row["kl"], len(rollout))
         run.close_step(step, row, StepBatch(rollout, kept, update, run.clip_mask))

@@ -103,10 +103,11 @@ class Run:
         self.trained = [(policy, optimizer, config.lr)]
         self.parts: dict[str, Any] = {"policy": policy, "optimizer": optimizer}
         self.kl = kl_controller(config) if isinstance(config, EngineConfig) else FixedKL(0.0)
-        # Nats per response from the start at which the run stops early; None: it does not.
-        self.kl_limit = config.stop_kl if isinstance(config, EngineConfig) else None
+        # Nats from the start at which the run stops early; None: it does not.
+        self.kl_limits = config.kl_limits if isinstance(config, EngineConfig) else None
         self.parts["kl"] = self.kl
         self.inside: KLLimit | None = None
+        self.measures_start = False  # where the reference moves, and a limit is from the start
         self.state: TrainingState | None = None  # from the first step on
         self.ended = False
         # Of the step that is under way, and of its optimizer step.
@@ -124,12 +125,14 @@ class Run:
         if self.state is not None:  # it would be a copy of a policy that has moved
             raise RuntimeError("freeze the reference before the first step: a run is one training")
         if moves:
-            self.reference = frozen_copy(self.policy)
-            if self.kl_limit is not None:
-                self.start = self.parts["start"] = self.start or frozen_copy(self.policy)
-        else:
-            self.reference = self.start = self.start or frozen_copy(self.policy)
-        self.parts["reference"] = self.reference
+            self.reference = self.parts["reference"] = frozen_copy(self.policy)
+            self.measures_start = self.kl_limits is not None
+            if self.measures_start and self.start is None:
+                self.start = self.parts["start"] = frozen_copy(self.policy)
+            return self.reference
+        if self.start is None:  # one that is given is there again when the run is resumed
+            self.start = self.parts["reference"] = frozen_copy(self.policy)
+        self.reference = self.start
         return self.reference
 
     def restored(self) -> TrainingState:
@@ -138,8 +141,8 @@ class Run:
         The first step calls it. An engine that uses its reference before that calls it itself.
         """
         if self.state is None:
-            if self.kl_limit is not None:
-                self.parts["inside"] = self.inside = KLLimit(self.policy, self.kl_limit)
+            if self.kl_limits is not None:
+                self.parts["inside"] = self.inside = KLLimit(self.policy, *self.kl_limits)
             self.state = TrainingState(self.parts, self.generators)
             if self.config.resume and self.folder is not None:
                 self.state.load(self.folder)
@@ -210,7 +213,7 @@ class Run:
         self, reference: GPT, rollout: Rollout, *, needed: bool = False
     ) -> Tensor | None:
         """log pi_ref, (N, T), a constant; None if no penalty, no KL limit and no `needed` asks for it."""
-        if not (needed or self.kl.coef or self.kl_limit is not None):
+        if not (needed or self.kl.coef or self.kl_limits):
             return None
         return self.log_probs(reference, rollout)
 
@@ -301,10 +304,10 @@ class Run:
         `measured`: more numbers of the step, for the row. ValueError for a KL limit without `update.ref`:
         nobody would know which policy was inside it.
         """
-        if self.kl_limit is not None and update.ref is None:
+        if self.kl_limits and update.ref is None:
             raise ValueError(
-                "stop_kl needs the KL from the reference: let the engine give run.ref_log_probs to "
-                "its Update, or leave stop_kl out (None)"
+                "a limit of the KL needs that from the reference: let the engine give run.ref_log_probs "
+                "to its Update, or leave stop_kl and stop_kl_per_token out (None)"
             )
         from_start = self.kl_from_start(rollout, update.old)
         row = self.row(rollout, rewards, update.old, update.ref) | from_start | dict(measured or {})
@@ -314,9 +317,9 @@ class Run:
 
     def kl_from_start(self, rollout: Rollout, old_log_probs: Tensor) -> dict[str, float]:
         """The KL that a limit bounds where the reference moves; elsewhere that is `kl`."""
-        if "start" not in self.parts:
+        if not self.measures_start or self.start is None:
             return {}
-        start = self.log_probs(self.parts["start"], rollout)
+        start = self.log_probs(self.start, rollout)
         return {"kl_from_start": float(sequence_kl(old_log_probs, start, rollout.response_mask))}
 
     def row(

@@ -1,6 +1,6 @@
 """The bug zoo: train with a bug that you do not know, read the run, say which it is.
 
-    python scripts/bug_zoo.py                       one of 10 bugs, drawn; ten seconds of training
+    python scripts/bug_zoo.py                       one of 10 bugs, drawn; 10 to 120 seconds of training
     python scripts/bug_zoo.py --only loss_sign      this one
     python scripts/bug_zoo.py --record              every bug and every control for the doctor's tests
 

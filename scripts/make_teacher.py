@@ -1,6 +1,6 @@
 """Make the teacher of the distillation engines: a larger GPT, trained for longer on better text.
 
-    python scripts/make_teacher.py                 the reviews world, about 5 minutes on 2 CPU cores
+    python scripts/make_teacher.py                 the reviews world, 3 to 12 minutes on two CPU cores
     python scripts/make_teacher.py --data sums
 
     1. pre-train the shape `teacher` (gpt/model.py) on the text that the students read

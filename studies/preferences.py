@@ -79,7 +79,7 @@ TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 SAMPLED: dict[str, Any] = dict(
     lr=2e-5, warmup_steps=2, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
     temperature=TEMPERATURE, max_new_tokens=LONGEST, missing_eos_penalty=1.0, eval_prompts=0,
-    test_prompts=0, save_every=8,
+    test_prompts=0, save_every=8, stop_kl_per_token=None,
 )  # fmt: skip
 ANCHORED = SAMPLED | dict(kl_coef=0.1, stop_kl=8.0)
 TAUGHT = SAMPLED | dict(missing_eos_penalty=0.0, stop_kl=None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from toys import documented
 
 from gpt import corpus, finetuning, pretraining
@@ -16,7 +18,7 @@ from gpt.checkpoint import load_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import PretrainingConfig
-from harness.paths import STATE_FILE
+from harness.paths import MODEL_FILE, STATE_FILE
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
@@ -116,9 +118,39 @@ def test_reports_have_the_documented_keys(world: dict[str, Path]) -> None:
     report = strict((world["grpo"] / "report.json").read_text())
     assert set(report) == documented("Engine report")
     assert set(report["before"]) == set(report["after"]) == {
-        "reward", "response_length", "eos_rate", "gold", "gold_error", "kl"
+        "reward", "response_length", "eos_rate", "gold", "gold_error", "kl", "kl_per_token"
     }  # fmt: skip
     assert report["prompts"] == 8 and report["before"]["kl"] == 0 != report["after"]["kl"]
+
+
+def test_a_run_of_minutes_is_that_of_as_many_steps_bit_for_bit(
+    world: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its trial leaves no trace; where there is time it takes what it would take without."""
+    for stage in ("finetuning", "grpo", "reward_model"):
+        main, config = STAGES[stage]
+        steps, long = 1, stage == "finetuning"
+        short = main(replace(config, out=tmp_path / stage / "short", steps=steps))
+        found = main(replace(config, out=tmp_path / stage / "minutes", minutes=1e-4))
+        pairs = [(short, found)]
+        if long:
+            whole = main(replace(config, out=tmp_path / stage / "long", minutes=1e3))
+            pairs.append((world[stage], whole))
+        for one, other in pairs:
+            assert untimed(one) == untimed(other) and names(one) == names(other)
+            tensors, same = load_file(one / MODEL_FILE), load_file(other / MODEL_FILE)
+            assert all(torch.equal(tensors[name], same[name]) for name in tensors)
+            chosen = [strict((at / "config.json").read_text())["steps"] for at in (one, other)]
+            assert chosen[0] == chosen[1]
+
+
+def test_a_run_that_was_undone_leaves_no_state_to_go_on_from(
+    world: dict[str, Path], tmp_path: Path
+) -> None:
+    main, config = STAGES["grpo"]
+    folder = main(replace(config, out=tmp_path / "run", stop_kl=1e-9, lr=1e-2))
+    assert "kept_step" in read_rows(folder / "metrics.jsonl")[-1]
+    assert names(folder) == names(world["grpo"]) - {"finished_state.pt"}
 
 
 def untimed(folder: Path) -> list[dict[str, Any]]:
@@ -165,12 +197,12 @@ def test_an_iterative_run_refreshes_its_reward_model_in_bfloat16(world: dict[str
     )
     assert out.name == "grpo_iterative-reviews-tiny"
     assert names(out) ^ names(world["grpo"]) == {
-        "pairs.jsonl", "reward_model.safetensors", "finished_state.pt"
+        "pairs.jsonl", "reward_model", "finished_state.pt"
     }  # fmt: skip
     sections = ("Every engine", "Where the reference moves", "Iterative GRPO")
     assert logged(out) == set().union(*map(documented, sections))
     row = read_rows(out / "metrics.jsonl")[2]
     assert row["pairs/new"] == 28 and row["pairs/replayed"] == 3
     start, _ = load_reward_model(world["reward_model"])
-    refreshed, _ = load_reward_model(out / "reward_model.safetensors")
+    refreshed, _ = load_reward_model(out / "reward_model")
     assert not torch.equal(start.head.weight, refreshed.head.weight)

@@ -120,7 +120,7 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
-    signals.STATE = RawArray("i", 3)
+    signals.STATE = RawArray("i", len(signals.NUMBERS))
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         given = (count, threads, request.device, folder, os.isatty(0), signals.STATE, work, guard)
         try:  # no daemons: a reward may start processes of its own

@@ -104,6 +104,9 @@ class EngineConfig(RunFlags):
     stop_kl: KLNats | None = 6.0
     """Stop once the KL per response from the start exceeds this many nats, and keep the last policy
     inside them."""
+    stop_kl_per_token: KLNats | None = None
+    """The same for nats per token, the KL over the mean length: 8 nats are few for an answer of 40 tokens,
+    and break the text of one of 12."""
 
     family = "rl"
     largest_sampled = ("prompts_per_step", "group_size", "max_new_tokens")
@@ -112,6 +115,12 @@ class EngineConfig(RunFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         kl_controller(self)
+
+    @property
+    def kl_limits(self) -> tuple[float, float] | None:
+        """Nats per response and per token that end the run; None: nothing does."""
+        limits = self.stop_kl, self.stop_kl_per_token
+        return None if limits == (None, None) else (limits[0] or math.inf, limits[1] or math.inf)
 
     @property
     def rows_together(self) -> int:
@@ -127,8 +136,9 @@ class EngineConfig(RunFlags):
 def refuse_others(engine: str, config: EngineConfig) -> None:
     """ValueError for flags of a reference, or of a reward, of an engine that has a teacher alone."""
     refuse_penalty(engine, config)
-    if config.kl_coef or config.stop_kl is not None:
-        raise ValueError(f"{engine} has no reference: leave --kl-coef and --stop-kl out")
+    if config.kl_coef or config.kl_limits:
+        flags = "--kl-coef, --stop-kl and --stop-kl-per-token"
+        raise ValueError(f"{engine} has no reference: leave {flags} out")
 
 
 def refuse_penalty(engine: str, config: EngineConfig, instead: str = "") -> None:

@@ -22,10 +22,12 @@ from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfl
 from gpt.model import GPT
 from gpt.recipes import run_with_recipe
 from gpt.stage import Plan, Stage
+from harness.command_line import option
 from harness.files import append_jsonl, keep_until, write_json
 from harness.metric_log import MetricLog
+from harness.optimizer import warm_up
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
-from harness.ranks.collectives import is_main, on_main
+from harness.ranks.collectives import on_main
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags
 from rl.run.ending import ending
@@ -33,6 +35,7 @@ from rl.run.evaluation import EXAMPLES, Conditions, Validation, answers_of_test,
 from rl.run.task import Task, open_task, to_bfloat16
 from rl.run.token_log import TokenLog
 
+LIMITS = ("stop_kl", "stop_kl_per_token")
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
     "tokens_per_second",
@@ -105,8 +108,8 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
-def extra_steps(config: RunFlags, task: Task, done: int) -> float:
-    """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with.
+def extra_steps(config: RunFlags, task: Task, done: int) -> tuple[float, float]:
+    """The work of validations, and of the test, in steps: an answer without an update is 0.6 of one with.
 
     DPO samples nothing in its steps: there an answer is as much as a pair.
     """
@@ -114,7 +117,7 @@ def extra_steps(config: RunFlags, task: Task, done: int) -> float:
     answers = getattr(config, "batch_size", of_step / 0.6)  # that take as long as a step
     validations = math.ceil((config.steps - done) / config.eval_every)
     validated = validations * len(task.prompts["validation"][: config.eval_prompts])
-    return (validated + 2 * answers_to_test(config, task)) / answers
+    return validated / answers, 2 * answers_to_test(config, task) / answers
 
 
 def answers_to_test(config: RunFlags, task: Task) -> int:
@@ -130,7 +133,6 @@ class Work:
     task: Task
     start: GPT
     parts: dict[str, Any]
-    limit: float | None = None  # of the KL, once the run is made
 
 
 def stage_of(engine: Engine, config: RunFlags) -> Stage:
@@ -148,6 +150,8 @@ def open_work(engine: Engine, config: RunFlags, device: torch.device) -> tuple[R
     start, parts = models_of_run(engine, config, task)
     if engine.steps_of is not None:
         config = replace(config, steps=engine.steps_of(config, **parts))
+    if not config.resume:  # a run that goes on has the warm-up that it began with
+        config = replace(config, warmup_steps=warm_up(config.warmup_steps, config.steps))
     return config, Work(task, start, parts)
 
 
@@ -159,7 +163,7 @@ def plan_of(name: str, config: RunFlags, work: Work, folder: Path, done: int) ->
     return Plan(
         config.steps, f"{name} on {config.data}, reward: {task.reward_name}",
         (*SHOWN, "validation/gold") if task.gold else SHOWN, config.eval_every,
-        extra_steps(config, task, done),
+        *extra_steps(config, task, done),
         more=batch_description(config) if isinstance(config, EngineConfig) else "",
     )  # fmt: skip
 
@@ -173,7 +177,6 @@ def train_policy(
         config, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
         start=work.start, validate=open_validation(config, task, work.start, folder), folder=folder,
     )  # fmt: skip
-    work.limit = run.kl_limit
     return engine.train(run, **work.parts)
 
 
@@ -182,12 +185,12 @@ def keep_policy(config: RunFlags, work: Work, log: MetricLog, folder: Path) -> N
     task, rows = work.task, log.rows
     if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
-        limit = f"--stop-kl {work.limit:g} nats per response from the start"
-        print(f"kept is the policy of step {kept}, the last one inside {limit}")
+        limits = " and ".join(f"{option(n)} {getattr(config, n)}" for n in LIMITS)
+        print(
+            f"kept is the policy of step {kept}, the last one within {limits}, nats from the start"
+        )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:
-        if log.is_long and is_main():
-            print(f"test: {answers_to_test(config, task)} answers, before and after", flush=True)
         report(log.title, config, task, work.start, folder)
 
 

@@ -36,8 +36,8 @@ KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token
 SHOWN = 8  # responses of a validation that are kept to be read
 EXAMPLES = 3  # prompts of a comparison whose answers are printed
 COLUMNS = {  # of the table of a comparison: what stands over a number of its summary
-    "reward": "reward", "kl": "KL", "response_length": "length", "eos_rate": "EOS rate",
-    "reverse_kl_full": "KL to teacher", "gold": "gold", "gold_error": "its error",
+    "reward": "reward", "kl": "KL", "kl_per_token": "KL a token", "response_length": "length",
+    "eos_rate": "EOS rate", "reverse_kl_full": "KL to teacher", "gold": "gold", "gold_error": "its error",
 }  # fmt: skip
 
 
@@ -107,6 +107,8 @@ class Evaluation:
             values = getattr(self, name)
             if values is not None:
                 numbers[name] = float(values.mean())
+        if self.kl is not None:
+            numbers["kl_per_token"] = numbers["kl"] / numbers["response_length"]
         return numbers
 
     def notes(self, count: int) -> dict[str, list[float]]:

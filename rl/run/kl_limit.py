@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +18,12 @@ class KLLimit:
 
     A step measures the KL of the policy that sampled, before its update. So two sets of weights are
     kept: those measured last and found inside, and those that the next step will measure. The KL is that
-    from the start, also where the reference moves: `kl_from_start` in the row, or else `kl`.
+    from the start, also where the reference moves: `kl_from_start` in the row, or else `kl`. It has a
+    limit per response, and one per token, which answers that shrink reach first.
     """
 
-    def __init__(self, policy: GPT, limit: float) -> None:
-        self.policy, self.limit = policy, limit
+    def __init__(self, policy: GPT, limit: float, per_token: float = math.inf) -> None:
+        self.policy, self.limit, self.per_token = policy, limit, per_token
         self.inside = self.newest = self._weights()  # the start of the run, 0 nats from itself
         self.steps = self.newest_steps = 0  # after how many steps they were the policy's
 
@@ -36,7 +38,8 @@ class KLLimit:
         kl = row.get("kl_from_start", row.get("kl"))
         if kl is None:
             return {}
-        if exceeds(kl, self.limit):
+        moving = "kl_from_start" in row
+        if self.is_outside(kl, kl / row["response_length"] if moving else row["kl_per_token"]):
             return self._undo()
         self.inside, self.steps = self.newest, self.newest_steps
         self.newest, self.newest_steps = self._weights(), steps
@@ -44,7 +47,12 @@ class KLLimit:
 
     def at_end(self, row: Mapping[str, float]) -> dict[str, int]:
         """At the last step: go back if the validation has found the policy outside; as `after_step`."""
-        return self._undo() if exceeds(row.get("validation/kl", 0.0), self.limit) else {}
+        found = (row.get(f"validation/{name}", 0.0) for name in ("kl", "kl_per_token"))
+        return self._undo() if self.is_outside(*found) else {}
+
+    def is_outside(self, kl: float, per_token: float) -> bool:
+        """Whether one of the two is above its limit."""
+        return exceeds(kl, self.limit) or exceeds(per_token, self.per_token)
 
     def _undo(self) -> dict[str, int]:
         """Restore the last policy inside the limit; returns its step, for the log."""

@@ -76,7 +76,8 @@ def rollout_metrics(
         metrics["zero_spread_groups"] = 1 - spread.float().mean().double()
     if ref_log_probs is not None:
         mask = rollout.response_mask
-        metrics["kl"] = sequence_kl(old_log_probs, ref_log_probs, mask)
+        metrics["kl"] = kl = sequence_kl(old_log_probs, ref_log_probs, mask)
+        metrics["kl_per_token"] = kl / rollout.lengths.float().mean().to(kl.device)
         metrics["kl_k3"] = masked_sum(k3(old_log_probs, ref_log_probs), mask).mean()
     (floats,) = on_cpu([*metrics.values()])
     return dict(zip(metrics, floats, strict=True)) | rollout.reward_metrics

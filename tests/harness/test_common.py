@@ -230,6 +230,28 @@ def test_a_run_says_once_how_long_it_will_take_with_its_validations(
     assert [line.rpartition(",")[0] for line in lines] == ([said] if said else [])
 
 
+def test_bar_and_line_have_one_forecast_that_moves_with_the_last_steps(monkeypatch, capsys):
+    """The first step has the costs of a start; then 2 s become 30 s, and one of 500 s moves nothing."""
+    now = 0.0
+    monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)
+    log = MetricLog(20, show=("loss",), every=100, extra_steps=5.0, last_steps=3.0, title="run")
+    log.has_bar, left = True, []
+    log.start_step()
+    assert log.bar is not None and log.bar.n == 0
+    for step, taken in enumerate([90.0, 2.0, 2.0, 2.0, 30.0, 30.0, 500.0, 30.0], 1):
+        now += taken
+        log.write(step=step, loss=1.0)
+        left.append(log.left())
+        assert log.bar.postfix == f"{metric_log.in_words(log.left())} left" and log.bar.n == step
+    each = [90.0, 2.0, 2.0, 2.0, 2.0, 2.0, 30.0, 30.0]
+    steps = [(20 - step) * 1.25 + 3 for step in range(1, 9)]  # a quarter of a step for validations
+    assert left == pytest.approx([a * b for a, b in zip(each, steps, strict=True)])
+    assert log.steps_in(30.0 * 28) == 20 and log.steps_in(30.0 * 28 - 1) == 19
+    assert log.steps_in(-5.0) == 1
+    log.close()
+    assert "2 min" in capsys.readouterr().out.splitlines()[-1]  # of 3 steps after them: 90 s
+
+
 def test_a_row_may_stand_for_several_steps(monkeypatch, capsys):
     now = 0.0
     monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)

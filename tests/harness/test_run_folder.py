@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -15,12 +15,20 @@ import pytest
 import torch
 from toys import one_sentence
 
-from harness import run_folder
+from harness import run_folder, training_state
 from harness.errors import NothingToDo, UserError
 from harness.flags import TrainingFlags
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run, read_record, training_steps
+from harness.run_folder import (
+    as_begun,
+    finish_run,
+    open_run,
+    read_record,
+    record_choice,
+    training_steps,
+    unlock,
+)
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -216,6 +224,54 @@ def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_p
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
     other = cut(tmp_path / "other", DecayingFlags())
     refused(other, DecayingFlags(steps=9), resume=True)
+
+
+# What a run chooses as it begins
+
+
+@dataclass(frozen=True)
+class ChoosingFlags(TrainingFlags):
+    steps: int = 8
+    warmup_steps: int = 5
+    minutes: float | None = None
+
+
+def test_a_run_goes_on_with_the_steps_and_the_warm_up_that_it_chose_as_it_began(tmp_path):
+    """Two of eight steps is the warm-up of the longer run, too; another that is asked for is refused."""
+    folder = cut(tmp_path / "run", ChoosingFlags(warmup_steps=2))
+    longer = as_begun(folder, ChoosingFlags(steps=40, resume=True))
+    assert (longer.steps, longer.warmup_steps) == (40, 2)
+    open_run(folder, longer, resume=True)
+    unlock(folder)
+    other = ChoosingFlags(steps=40, warmup_steps=1)
+    assert as_begun(folder, other).warmup_steps == 1
+    refused(folder, other, resume=True)
+    record_choice(folder, ChoosingFlags(steps=3, warmup_steps=1))
+    timed = as_begun(folder, ChoosingFlags(steps=40, minutes=9.0, resume=True))
+    assert (timed.steps, timed.warmup_steps) == (3, 1)
+
+
+# Checkpoints
+
+
+def test_states_are_kept_by_time_and_writing_them_takes_a_twentieth_of_it(tmp_path, monkeypatch):
+    """Three minutes after the last one has been written, or 20 times as long as that took."""
+    now, slow, kept = 0.0, 1.0, []
+    monkeypatch.setattr(training_state.time, "monotonic", lambda: now)
+    write = training_state.write_atomically
+
+    def writing(path: Path, fill: Callable[[Path], object]) -> None:
+        nonlocal now
+        now += slow
+        write(path, fill)
+        kept.append(state.step)
+
+    monkeypatch.setattr(training_state, "write_atomically", writing)
+    state = TrainingState({}, {}, saved_at=0.0)
+    for step in range(1, 25):
+        state.step, now, slow = step, now + 50.0, 1.0 if step < 8 else 15.0
+        keep_state(state, tmp_path, None, last=step == 24)
+    assert kept == [4, 8, 14, 20, 24]
 
 
 def test_steps_that_follow_from_passes_are_known_by_their_number(tmp_path):

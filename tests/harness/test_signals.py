@@ -116,6 +116,24 @@ def test_the_second_signal_and_one_after_the_steps_end_at_once(tmp_path, capfd, 
     resumed(tmp_path / "run")
 
 
+@pytest.mark.parametrize(("at", "seconds", "saved"), [(5, 100, 4), (2, 100, None), (5, 20, 5)])
+def test_a_signal_does_not_wait_for_a_long_step_and_says_what_is_saved(
+    tmp_path, capfd, at, seconds, saved
+):
+    def disturb(step: int) -> None:
+        if step == at:
+            signals.expect_step(seconds)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert ended(Flags(tmp_path / "run"), disturb).code == 130
+    asked, said = capfd.readouterr().err.splitlines()
+    assert f" {seconds + 1} s" in asked or f" {seconds} s" in asked
+    assert (tmp_path / "run" / STATE_FILE).exists() == (saved is not None)
+    if saved is not None:
+        assert f"step {saved}" in said and saved_step(tmp_path / "run") == saved
+        resumed(tmp_path / "run")
+
+
 def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
     folder = tmp_path / "run"
     ended(Flags(folder), send(signal.SIGINT, at=3))
@@ -158,6 +176,22 @@ def test_ranks_stop_after_the_same_step(tmp_path, kill, name):
     assert said.endswith("--resume")
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert saved_step(tmp_path / "run") == len(rows) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
+def test_ranks_do_not_wait_for_a_long_step_either(tmp_path):
+    """The first one knows how long it takes, and their parent gets the signal."""
+
+    def disturb(step: int) -> None:
+        if step == 5 and is_main():
+            signals.expect_step(100)
+            os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(30 * (step == 5))
+
+    config, begin = RankFlags(out=tmp_path / "run"), time.monotonic()
+    done = forked(lambda: run_script(lambda config: run(config, disturb), config))
+    assert done.returncode == 130 and time.monotonic() - begin < 25
+    assert "step 4" in done.stderr.splitlines()[-1] and saved_step(tmp_path / "run") == 4
 
 
 # A full disk

@@ -252,3 +252,21 @@ def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
 
 def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
     assert rules_of(RECORDINGS / "unhealthy" / "reward_model-few.json") == {"memorising"}
+
+
+def test_the_policy_that_is_kept_is_judged_by_what_it_does_after_training() -> None:
+    """A chat model whose answers shrink: 6.3 nats are few, and half a nat for each of 12.7 tokens."""
+    before = dict(response_length=35.8, kl=0.0, kl_per_token=0.0)
+    for length, kl, rules in ((12.7, 6.3, {"collapse", "kl_runs_away"}), (25.0, 6.3, set())):
+        after = dict(response_length=length, kl=kl, kl_per_token=kl / length)
+        results = {"before": before, "after": after}
+        assert {each.rule for each in examine(steady(12), FLAGS, results)} == rules
+
+
+def test_rows_that_were_undone_do_not_speak_for_the_policy_that_is_kept() -> None:
+    """It is of step 20, and the row of step 21 still measures it."""
+    rows = steady(response_length=lambda step: 16.0 if step <= 21 else 1.0)
+    assert "collapse" in found(rows)
+    rows[-1]["kept_step"] = 20
+    assert "collapse" not in found(rows)
+    assert Run(rows).end("step", 1) == 21

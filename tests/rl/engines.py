@@ -317,7 +317,7 @@ ENGINES = [
         reference=None,
         held="kl_old_new",
         headings=("Single-model GRPO",),
-        absent=dict.fromkeys(("kl", "kl_k3"), "there is no reference to be far from"),
+        absent=dict.fromkeys(("kl", "kl_per_token", "kl_k3"), "there is no reference to be far from"),
         main_flags=dict(updates_per_batch=2),
         skips=dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
@@ -418,7 +418,7 @@ ENGINES = [
         grouped=False,
         headings=("With a teacher", "MiniLLM"),
         keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
-        absent=dict.fromkeys(("kl", "kl_k3"), "there is no reference"),
+        absent=dict.fromkeys(("kl", "kl_per_token", "kl_k3"), "there is no reference"),
         skips=OWN_REWARD
         | dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,

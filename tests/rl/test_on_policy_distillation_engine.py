@@ -28,6 +28,7 @@ CONTRACT = {
     "headings": ("With a teacher", "On-policy distillation"),
     "absent": {
         "kl": "there is no reference",
+        "kl_per_token": "there is no reference",
         "kl_k3": "there is no reference",
     },
     "skips": {

@@ -299,7 +299,7 @@ def test_the_second_signal_ends_a_rank_that_hangs(failing, tmp_path, who, where,
     done = failing("hang", who, tmp_path / "pids", where, "INT", to)
     assert time.monotonic() - begin < 30 and done.returncode == 130
     asked, said = done.stderr.splitlines()
-    assert asked.startswith("SIGINT: ") and said == "ended by SIGINT"
+    assert asked.startswith("SIGINT: ") and said.startswith("ended by SIGINT")
     assert all(has_ended(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
