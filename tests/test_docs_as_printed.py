@@ -51,6 +51,7 @@ LEFT = {  # a part of a command: why it is not run
     "blind.jsonl": "likewise (tests/rl/test_asked_alike.py)",
     "runs/my-": "comes of these answers",
     "runs/demo/pretraining": "comes of the demo",
+    "runs/mine": "a user's own (tests/rl/test_hub_export.py)",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own
