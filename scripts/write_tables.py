@@ -265,26 +265,50 @@ def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -
     return markdown([titles[place] for place in places], kept)
 
 
+def pages_of_course() -> list[tuple[str, int, int]]:
+    """(name, words of its texts, exercises) of each page."""
+    found = []
+    for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
+        source = page.read_text(encoding="utf-8")
+        texts = re.findall(
+            r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", source, re.DOTALL | re.MULTILINE
+        )
+        words = len(re.sub(r"^# ?", "", "".join(texts), flags=re.MULTILINE).split())
+        asked = re.findall(r"^check(?:_answer)?\(", source, re.MULTILINE)
+        found.append((page.stem, words, len(asked)))
+    return found
+
+
 AFTER = "**After this page you can** "  # what a page may say of itself in a paragraph
+
+
+def topic_of(page: str) -> str:
+    """What a page of the course says that one can do after it, or else its title."""
+    source = (REPOSITORY / "notebooks" / f"{page}.py").read_text(encoding="utf-8")
+    parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
+    paragraphs = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE).split("\n\n")
+    said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
+    return " ".join((said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])).split())
 
 
 def course() -> str:
     """notebooks/README.md: what each page enables, or else its title, and its exercises."""
-    rows, words, exercises = [], 0, 0
-    for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
-        source = page.read_text(encoding="utf-8")
-        parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
-        text = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE)
-        paragraphs = text.split("\n\n")
-        said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
-        topic = said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])
-        count = len(re.findall(r"^check\(", source, re.MULTILINE))
-        words, exercises = words + len(text.split()), exercises + count
-        name = f"[{page.stem[:2]}]({page.stem}.ipynb)"
-        rows.append([name, " ".join(topic.split()), str(count or "")])
+    pages = pages_of_course()
+    rows = [[f"[{n[:2]}]({n}.ipynb)", topic_of(n), str(asked or "")] for n, _, asked in pages]
+    words, exercises = sum(page[1] for page in pages), sum(page[2] for page in pages)
     rows.append(["all", f"about {words / 200 / 60:.0f} hours for the words", str(exercises)])
     titles = ["page", "what it is about, or what you can do after it", "exercises"]
     return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
+
+
+def teaching() -> str:
+    """notebooks/teaching/README.md: a page's minutes, its words at 200 a minute and 20 for an exercise."""
+    rows = [
+        [page, str(round(words / 200)), str(20 * asked), f"{(words / 200 + 20 * asked) / 60:.1f}"]
+        for page, words, asked in pages_of_course()
+    ]
+    titles = ["page", "minutes to read", "minutes for exercises", "hours together"]
+    return page_with("notebooks/teaching/README.md", {"minutes": markdown(titles, rows)})
 
 
 def results() -> str:
@@ -297,6 +321,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
     "notebooks/README.md": course,
+    "notebooks/teaching/README.md": teaching,
     "docs/demo_seeds.svg": picture,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,

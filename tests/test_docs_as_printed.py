@@ -39,7 +39,8 @@ MORE = {  # what is run, and the flags that are added
 LEFT = {  # a part of a command: why it is not run
     "pip install": "downloads",
     "--model gpt2": "downloads",
-    "OWNER/NAME": "downloads",
+    "OWNER/NAME": "a name to fill in",
+    "runs/mine": "a run of the reader's own",
     "runs/answers": "comes of what was downloaded",
     "smollm2": "needs a package of 98 MB",
     "python3 -m venv": "a user's own",
@@ -51,7 +52,6 @@ LEFT = {  # a part of a command: why it is not run
     "blind.jsonl": "likewise (tests/rl/test_asked_alike.py)",
     "runs/my-": "comes of these answers",
     "runs/demo/pretraining": "comes of the demo",
-    "runs/mine": "a user's own (tests/rl/test_hub_export.py)",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own
