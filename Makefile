@@ -7,7 +7,6 @@
 # make docs-browser  the same, then open its pages in headless Chromium: phone and desktop
 # make browser what computes in a page, in headless Chromium (Debian: apt install chromium)
 # make pages   run every page of the course where the project is not installed
-# make soak    kill every training script again and again, resume it and compare (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
 # make gpu     tokens and updates a second and peak memory of the card here
 # make clean   delete the environments and caches; runs/ stays
@@ -22,7 +21,7 @@ PEERS_PY := .venv-peers/bin/python
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 
-.PHONY: help demo test notebooks dev quick lint docs docs-browser browser pages soak bench gpu report-picture clean
+.PHONY: help demo test notebooks dev quick lint docs docs-browser browser pages bench gpu report-picture clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -69,9 +68,6 @@ browser: .venv/.ok
 
 pages: .venv/.dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m pages --numprocesses auto --maxprocesses 4 tests/test_pages_anywhere.py $(ARGS)
-
-soak: .venv/.dev
-	OMP_NUM_THREADS=1 $(PY) scripts/soak.py $(ARGS)
 
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)

@@ -84,14 +84,8 @@ def merged(base: ModelFolder, folder: Path, origin: str) -> GPT:
         record_input(path), lambda file: {n: file.get_tensor(n) for n in file.keys()}
     )
     require_floats(tensors, path)
-    if base.about.get("model_type") in (
-        "phi3",
-        "granite",
-        "ernie4_5",
-    ):  # `as_llama` changes their matrices
-        raise UserError(
-            f"{origin} adapts a {base.about['model_type']}, stored in another form: {MERGE}"
-        )
+    if (kind := base.about.get("model_type")) in ("phi3", "granite", "ernie4_5"):  # see `as_llama`
+        raise UserError(f"{origin} adapts a {kind}, stored in another form: {MERGE}")
     model = base.model()
     weights, places = dict(model.named_parameters()), dict[str, None]()
     for name in tensors or ("nothing",):

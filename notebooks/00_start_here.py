@@ -138,15 +138,20 @@ plots.diagram("algorithm_map")
 # **A week: all of it**, in the order of the numbers. The exam at the end of
 # [22 your own](22_your_own.ipynb) shows what you remember.
 #
+# **For practice**, if you know the losses and have a model to steer: [23 is it
+# better?](23_is_it_better.ipynb) on evaluating a policy, and [24 from these pieces to a
+# recipe](24_from_these_pieces_to_a_recipe.ipynb) on what published models do and what changes at scale.
+# **To teach** with these pages: [teaching](teaching/README.md).
+#
 # [notebooks/README.md](README.md) has the words of each page. In an hour, skip what
 # does not make sense yet; page 02 explains the masks and page 04 the advantages. Six sliders to play
 # with go with the pages: [docs/explorables.md](../docs/explorables.md).
 #
 # **What you meet on a page.** `check(name, function)` tries your function on small numbers and names the
-# mistake that it recognises. `holds(condition, sentence)` checks a sentence
-# of the text against the numbers above it. It is silent while the sentence is true. If you change
-# something and the sentence becomes false, it prints the sentence. Cells that only draw are folded:
-# click to open one.
+# mistake that it recognises; `check_answer` does it for a number or a word that you enter.
+# `holds(condition, sentence)` checks a sentence of the text against the numbers above it. It is silent
+# while the sentence is true. If you change something and the sentence becomes false, it prints the
+# sentence. Cells that only draw are folded: click to open one.
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
 # formula, a few lines of code, the same from the library, a picture, and exercises. In the plots a

@@ -48,7 +48,7 @@ from harness.tensors import masked_sum
 from rl import reinforce_pp_engine, rloo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, leave_one_out_advantages, whiten
-from rl.equations.losses import policy_gradient, sequence_mean, sequence_sum
+from rl.equations.losses import grpo_objective, policy_gradient, sequence_mean, sequence_sum
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
@@ -462,7 +462,59 @@ for form in forms:
 # (This form keeps the KL out of the reward and adds it to the loss, as k2, whose gradient as a loss is
 # that of the KL: page [08](08_kl_estimators.ipynb).)
 #
-# ## 8. Three runs
+# ## 8. The whole loss: a ratio and a clip
+#
+# So far there is only an advantage. Unlike RLOO, REINFORCE++ takes several optimizer steps on a batch, so
+# that it needs PPO's ratio of the policy to the one that sampled, and PPO's clip (Eq. 1). Its average is
+# GRPO's, over the tokens of an answer first:
+#
+# $$L = - \frac{1}{N} \sum_i \frac{1}{L_i} \sum_t
+# \min \big( \rho_{i,t} \hat A_{i,t}, \;
+# \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) \, \hat A_{i,t} \big),
+# \qquad \rho_{i,t} = \frac{\pi(y_t)}{\pi_{old}(y_t)}$$
+#
+# Two answers, of two tokens and of one. The ratios are 1.5, 0.9 and 0.5; $\epsilon = 0.2$. With a
+# positive advantage the 1.5 counts as 1.2, and its token has no gradient any more. With a negative one
+# the 0.5 counts as 0.8, for the same reason: the token has already moved as far as one batch allows.
+
+# %%
+ratio = torch.tensor([[1.5, 0.9], [0.5, 1.0]])
+advantages = torch.tensor([[1.0, 1.0], [-2.0, 7.0]])  # the 7 is padding
+mask = torch.tensor([[True, True], [True, False]])
+old = torch.full((2, 2), -1.0)
+log_probs = (old + ratio.log()).requires_grad_()
+
+rho = (log_probs - old).exp()
+surrogate = torch.minimum(rho * advantages, rho.clamp(0.8, 1.2) * advantages)
+of_response = torch.where(mask, surrogate, 0.0).sum(1) / mask.sum(1)  # 1/L_i sum_t
+naive = -of_response.mean()
+print("tokens", surrogate[mask].tolist(), f"loss {naive:.3f}")  # -((1.2 + 0.9) / 2 - 1.6) / 2
+(by_hand,) = torch.autograd.grad(naive, log_probs)
+print("gradient", by_hand.tolist())
+
+plain_form = ReinforcePPConfig(clip_range=0.2, device="cpu")
+engine = reinforce_pp_engine.reinforce_pp_loss(
+    plain_form, log_probs, old, None, advantages, mask, kl_coef=0.05, responses=2
+)
+torch.testing.assert_close(naive, engine)
+torch.testing.assert_close(by_hand, torch.autograd.grad(engine, log_probs)[0])
+holds(by_hand[0, 0] == 0 and by_hand[1, 0] == 0, "the clip stops the tokens that have moved enough")
+holds(by_hand[0, 1] != 0, "and not the others")
+
+# %% [markdown]
+# In the engine these are two functions. The KL of the plain form is nowhere here, since it is in $\hat A$
+# already; the form with groups adds it as k2:
+
+# %%
+plots.code(reinforce_pp_engine.reinforce_pp_loss, docstring=False)
+plots.code(grpo_objective, docstring=False)
+
+# %% [markdown]
+# So REINFORCE++ is GRPO's loss with other advantages, and PPO's with the batch in the place of a critic.
+# In a batch's first optimizer step all ratios are 1, and the loss has REINFORCE's gradient; the clip
+# works from the second one on.
+#
+# ## 9. Three runs
 #
 # 48 responses a step: 6 prompts 8 times, or 48 prompts once.
 

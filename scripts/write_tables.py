@@ -265,21 +265,40 @@ def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -
     return markdown([titles[place] for place in places], kept)
 
 
-def course() -> str:
-    """notebooks/README.md: the words of each page, the minutes they take at 200 a minute, its exercises."""
-    rows, every = [], [0, 0, 0]
+def pages_of_course() -> list[tuple[str, int, int]]:
+    """(name, words of its texts, exercises) of each page."""
+    found = []
     for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
         source = page.read_text(encoding="utf-8")
         texts = re.findall(
             r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", source, re.DOTALL | re.MULTILINE
         )
         words = len(re.sub(r"^# ?", "", "".join(texts), flags=re.MULTILINE).split())
-        numbers = [words, round(words / 200), len(re.findall(r"^check\(", source, re.MULTILINE))]
+        asked = re.findall(r"^check(?:_answer)?\(", source, re.MULTILINE)
+        found.append((page.stem, words, len(asked)))
+    return found
+
+
+def course() -> str:
+    """notebooks/README.md: the words of each page, the minutes they take at 200 a minute, its exercises."""
+    rows, every = [], [0, 0, 0]
+    for page, words, asked in pages_of_course():
+        numbers = [words, round(words / 200), asked]
         every = [one + other for one, other in zip(every, numbers, strict=True)]
-        rows.append([f"[{page.stem}]({page.stem}.ipynb)", *map(str, numbers)])
+        rows.append([f"[{page}]({page}.ipynb)", *map(str, numbers)])
     rows.append(["all", *map(str, every)])
     titles = ["page", "words", "minutes for the words", "exercises"]
     return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
+
+
+def teaching() -> str:
+    """notebooks/teaching/README.md: a page's minutes, its words at 200 a minute and 20 for an exercise."""
+    rows = [
+        [page, str(round(words / 200)), str(20 * asked), f"{(words / 200 + 20 * asked) / 60:.1f}"]
+        for page, words, asked in pages_of_course()
+    ]
+    titles = ["page", "minutes to read", "minutes for exercises", "hours together"]
+    return page_with("notebooks/teaching/README.md", {"minutes": markdown(titles, rows)})
 
 
 def results() -> str:
@@ -292,6 +311,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
     "notebooks/README.md": course,
+    "notebooks/teaching/README.md": teaching,
     "docs/demo_seeds.svg": picture,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,

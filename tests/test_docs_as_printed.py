@@ -39,6 +39,8 @@ MORE = {  # what is run, and the flags that are added
 LEFT = {  # a part of a command: why it is not run
     "pip install": "downloads",
     "--model gpt2": "downloads",
+    "OWNER/NAME": "a name to fill in",
+    "runs/mine": "a run of the reader's own",
     "runs/answers": "comes of what was downloaded",
     "smollm2": "needs a package of 98 MB",
     "python3 -m venv": "a user's own",

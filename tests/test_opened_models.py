@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -292,8 +293,11 @@ def test_a_run_is_called_as_the_published_model_that_it_comes_from(place: Path) 
 def test_the_four_commands_as_their_page_prints_them(place: Path) -> None:
     """But for fewer steps: every other setting is that of the model's row."""
     page = (REPOSITORY / "docs" / "your_pairs.md").read_text(encoding="utf-8")
-    printed = page.partition("```bash\n")[2].partition("```")[0].splitlines()
-    train, steer, ask, give = (shlex.split(line)[1:] for line in printed)
+    printed = [line for line in page.splitlines() if line.startswith("python -m ")]
+    names = ("reward_model.reward_model_training", "rl.grpo_engine", "rl.talk", "rl.export")
+    train, steer, ask, give = (
+        next(shlex.split(line)[1:] for line in printed if f" {name} " in line) for name in names
+    )
     short = ["--device", "cpu", "--ranks", 1, "--steps", 2]
     fewer = ["--max-new-tokens", 4, "--eval-prompts", 2, "--test-prompts", 2]
     trained = command(*train, *short, cwd=place)
@@ -709,7 +713,7 @@ def test_a_reward_model_in_transformers_layout_judges_any_policy_and_is_none(pla
         model="mine", reward_model="judge", data="pairs.jsonl", max_new_tokens=4, device="cpu",
         out=place / "q.jsonl",
     )  # fmt: skip
-    asked = questions.questions(flags, 10)
+    asked = list(islice(questions.sampled_questions(flags, []), 10))
     assert len(asked) == 10 and asked[0]["turns"][0]["content"].startswith("Say ")
     for bad in (
         partial(grpo_engine.main, settings(GRPOConfig, model="judge", out=Path("y"), **GRPO)),

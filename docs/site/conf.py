@@ -28,12 +28,14 @@ source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".py": "myst-nb"}
 root_doc = "README"
 PACKAGES = ("nano", "data", "gpt", "reward_model", "rl", "harness", "report", "conformance")
 include_patterns = [
-    *("*.md", "*/README.md", "docs/*.md", "docs/boxes/*.md", "notebooks/*.ipynb"),
+    *("*.md", "*/README.md", "docs/*.md", "docs/boxes/*.md"),
+    *("notebooks/*.ipynb", "notebooks/teaching/*.md"),
     *(
         f"{folder}/**.py"
         for folder in (*PACKAGES, "scripts", "studies", "bench", "tests", "docs/site")
     ),
-    *("notebooks/build.py", "notebooks/course/**.py", "notebooks/course/**.md"),
+    *(f"notebooks/{name}.py" for name in ("build", "grade", "hand_out", "slides")),
+    *("notebooks/course/**.py", "notebooks/course/**.md"),
 ]
 exclude_patterns = [".*", "build", "runs", "**/__pycache__"]
 
@@ -65,7 +67,7 @@ pygments_dark_style = "github-dark"
 # The sidebar: title -> pages of docs/, or a path. Other pages of docs/ stand under Guide.
 SECTIONS = {
     "Nano: to understand": "/nano/README",
-    "Course": "/notebooks/README /notebooks/[0-9]*",
+    "Course": "/notebooks/README /notebooks/[0-9]* /notebooks/teaching/*",
     "Code beside the paper": " ".join(f"/docs/boxes/{box.engine}" for box in beside.all_boxes()),
     "Play": "explorables",
     "Guide": "guide faq your_pairs /data/README /reward_model/README /rl/README",

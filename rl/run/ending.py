@@ -7,7 +7,6 @@ from pathlib import Path
 
 from data.sources import default_folder
 from harness.files import display_path, read_object
-from rl.rewards.model import default_reward_model
 from rl.rewards.reward import components
 from rl.run.config import RunFlags
 from rl.run.evaluation import Comparison
@@ -59,7 +58,8 @@ def distrust(found: Comparison, config: RunFlags, task: Task) -> str:
     elif task.reward_fn is task.gold or made.check is not None:
         doubts = ["little: a rule pays, which answers can meet by chance but not persuade"]
     if made.reward_models:
-        path = (config.first_reward_model or default_reward_model(config)) / "report.json"
+        usual = default_folder("reward_model", config.data, config.model_name)
+        path = (config.first_reward_model or usual) / "report.json"
         judge = read_object(path) if path.exists() else {}
         if "accuracy_interval" in judge:
             low, high = judge["accuracy_interval"]

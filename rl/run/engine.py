@@ -1,7 +1,7 @@
 """From an engine's flags to its run folder: `ENGINE` at the end of its file, and what runs it.
 
 An `Engine` is a record and no framework: the loop stays in the engine's `train`, and nothing inherits.
-The soak, the study, the contract tests and the table of engines read it.
+The study, the contract tests and the table of engines read it.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def test_a_records_turns_are_those_of_its_prompt_and_stay_in_recorded_pairs(tmp_
     assert (again.prompt, again.turns) == (pair.prompt, tuple(turns))
     source = file_source(rows_in(path, {"prompt": messages}), form)
     assert source.read_prompt("Why?").turns == (Turn("user", "Why?"),)
-    source = file_source(rows_in(path, {"prompt": "a"}, {"prompt": "b"}))
+    source = file_source(rows_in(path, {"prompt": "a"}, {"prompt": "b"}), None)
     assert source.read_prompt("Why?").turns is None
 
 
