@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from data.records import SPLITS, PromptRecord
-from data.sources import Source, default_folder, source
+from data.sources import Source, default_folder, name_columns, source
 from data.templates import instruction_prompt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, temperature_of_use
@@ -36,7 +36,14 @@ from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
-from rl.rewards.reward import RewardFn, components, is_function, open_reward, open_rule
+from rl.rewards.reward import (
+    RewardFn,
+    components,
+    is_function,
+    open_reward,
+    open_rule,
+    rewards_of,
+)
 from rl.run.config import RunFlags
 
 
@@ -152,6 +159,7 @@ class Talk:
         """The world or the file that the run's prompts are from; UserError for a file of plain text."""
         if not self.data:
             return None
+        name_columns(self.data, self.flags.get("columns") or ())
         found = source(self.data, self.tokenizer.chat)
         found.prompts("train")
         return found
@@ -160,13 +168,14 @@ class Talk:
         """The function that is named, or the reward of the run's own flags."""
         if self.config.reward is not None:
             return open_function(self.config.reward)
-        kind = str(self.flags.get("reward") or "auto")
-        if is_function(kind) or "teacher" in self.flags or not self.data:
+        kinds = rewards_of(self.flags.get("reward") or "auto")
+        if any(map(is_function, kinds)) or "teacher" in self.flags or not self.data:
             return None  # code of somebody's, a teacher, or no config.json
         named = self.flags.get("reward_model") or ()
         names = tuple([named] if isinstance(named, str) else named)
         flags: dict[str, Any] = dict(
-            reward=kind, data=self.data, preset=self.preset, reward_model=names,
+            reward=kinds, reward_weights=tuple(self.flags.get("reward_weights") or ()),
+            data=self.data, preset=self.preset, reward_model=names,
             ensemble=self.flags.get("ensemble", "mean"), model=self.flags.get("model"),
         )  # fmt: skip
         return open_reward(RunFlags(**flags), self.tokenizer, self.device, self.rule)
