@@ -101,8 +101,8 @@ class ModelFolder:
         """The model, in eval mode, float32. UserError for a reward model, and for damaged weights."""
         if self.kind != "gpt":
             raise UserError(
-                f"{self.origin} is a reward model, which writes no answers: name a policy as --model, and "
-                "this one as --reward-model"
+                f"{self.origin} is a reward model, which writes no answers: name a policy here, and this "
+                "one where a command takes --reward-model (rl.export writes it with --hf)"
             )
         if self.base is not None:
             from gpt import adapters

@@ -113,7 +113,7 @@ def tensors_of(model: GPT, kind: str) -> dict[str, Tensor]:
 
 def cut_of(form: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
     """llama.cpp's name of what cuts a text in a tokenizer.json; None where it has none."""
-    if tokenizer.name == "gpt2":  # OpenAI's pattern for it, by tiktoken
+    if tokenizer.is_known and tokenizer.name == "gpt2":  # OpenAI's pattern for it, by tiktoken
         return "gpt-2"
     first = form.get("pre_tokenizer") or {}
     steps = [s for s in first.get("pretokenizers", [first]) if s.get("use_regex", True)]

@@ -112,7 +112,8 @@ def activations(
         computed = of_layers(1, False) - one if again else 0
         return one + (two - one) * (shape.n_layer - 1) + computed
 
-    one, same, other = of(0), of(0, 0), of(0, 1)
+    one, other = of(0), of(0, 1)
+    same = of(0, 0) if rows > groups else one  # else each row has a prompt of its own
     of_prompt, of_answer = other - same, same - one
     return one + (groups - 1) * of_prompt + (rows - 1) * of_answer
 

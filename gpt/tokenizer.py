@@ -77,7 +77,12 @@ class Tokenizer:
     def about(self) -> dict[str, Any]:
         """What a file says of it, for `checked_tokenizer`."""
         about = {"tokenizer": self.name, "tokenizer_fingerprint": self.fingerprint}
-        return about | ({} if self.name in TOKENIZER_NAMES else self.parts)
+        return about | ({} if self.is_known else self.parts)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the name says it all: a published one is called what its folder is, "gpt2" perhaps."""
+        return self.name in TOKENIZER_NAMES and type(self) is Tokenizer
 
     @property
     def chat_template(self) -> str | None:

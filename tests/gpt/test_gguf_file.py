@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -132,6 +133,12 @@ def test_the_tokenizer_that_tiktoken_runs_is_gpt_2s(tmp_path, require) -> None:
     assert fields["tokenizer.ggml.pre"] == "gpt-2"
     assert fields["tokenizer.ggml.tokens"][256:] == ["it", "its", "<|e|>"]
     assert fields["tokenizer.ggml.merges"] == ["i t", "it s"]
+
+
+def test_a_folder_that_is_called_gpt2_is_cut_as_its_file_says(tmp_path, require) -> None:
+    named = replace(tokenizer_of("qwen2"), name="gpt2")
+    save_gguf(tmp_path / "m.gguf", model_of("qwen2", 270), named, "mine")
+    assert read(tmp_path / "m.gguf", require)[1]["tokenizer.ggml.pre"] == "qwen2"
 
 
 def test_what_llama_cpp_has_no_name_for_is_refused(tmp_path, require) -> None:

@@ -297,6 +297,15 @@ def test_a_checkpoint_keeps_the_file_as_it_was(tmp_path: Path) -> None:
     assert other.fingerprint != published_tokenizer(bytes_form(MORE, MERGES), 263).fingerprint
 
 
+@pytest.mark.parametrize("name", ["gpt2", "glassbox"])
+def test_a_folder_that_is_called_as_our_tokenizers_are_keeps_its_own(name, tmp_path: Path) -> None:
+    own = published_tokenizer(bytes_form(MORE, MERGES), 263, name)
+    save_gpt(tmp_path / "model.safetensors", toys.random_gpt(own.n_vocab, 8), own)
+    back = load_gpt(tmp_path)[1]
+    assert (back.name, back.fingerprint) == (name, own.fingerprint)
+    assert back.encode("no one") == own.encode("no one")
+
+
 def test_a_checkpoint_of_an_older_version_opens(require) -> None:
     """It held the ranks of a published tokenizer, and names of ids that were none of its tokens."""
     require("tokenizers")
