@@ -56,15 +56,15 @@ def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
     return -5 * torch.rand(*shape, generator=generator) - 0.01
 
 
-def rollout(generator: torch.Generator) -> Arguments:
+def rollout(generator: torch.Generator, rows: int = 4, columns: int = 6) -> Arguments:
     """All that a function may take of four responses with six tokens; its padding is garbage."""
 
     def normal(scale: float = 1.0) -> Tensor:
-        return scale * torch.randn(4, 6, generator=generator)
+        return scale * torch.randn(rows, columns, generator=generator)
 
-    mask = ragged_mask(generator, 4, 6)
-    mask[0], mask[1] = torch.arange(6) < 2, True  # lengths differ for certain
-    old, values = random_log_probs(generator, 4, 6), normal()
+    mask = ragged_mask(generator, rows, columns)
+    mask[0], mask[1] = torch.arange(columns) < 2, True  # lengths differ for certain
+    old, values = random_log_probs(generator, rows, columns), normal()
     log_probs = old + normal(0.9)
     return {
         "log_probs": log_probs,
@@ -72,8 +72,8 @@ def rollout(generator: torch.Generator) -> Arguments:
         "ref_log_probs": log_probs + normal(0.7),
         "sampler_log_probs": old + normal(0.6),
         "advantages": normal(),
-        "advantages_of_rows": torch.randn(4, 1, generator=generator),
-        "scores": torch.randn(4, generator=generator),
+        "advantages_of_rows": torch.randn(rows, 1, generator=generator),
+        "scores": torch.randn(rows, generator=generator),
         "rewards": normal(),
         "values": values,
         "old_values": values + normal(0.4),

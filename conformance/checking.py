@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .batches import Arguments, doubles, each, is_float, rollout, worked
-from .comparing import close, pattern, rounded, shape_sentence, shown_arguments
+from .comparing import close, relation, rounded, shape_sentence, shown_arguments
 from .formulas import masked
 from .ways import Way, sections, sentence, ways
 
@@ -158,7 +158,7 @@ class Mine:
             return "scalar" if "mask" in given else "pairs"
         if result.numel() == len(wanted):
             return "row"
-        raise Unusable(shape_sentence(result, wanted))
+        raise Unusable(shape_sentence(result, wanted.shape))
 
     def call(self, given: Arguments, **others: Any) -> Any:
         if self.of_rows:
@@ -243,7 +243,7 @@ def measured(call: Mine | Candidate, arguments: Arguments) -> list[Tensor]:
         if wanted.shape[1:] == (1,) and result.ndim == 2 and len(result) == len(wanted):
             result = result[:, :1]  # one number for a row, written at each of its tokens
         if result.numel() != wanted.numel():
-            raise Unusable(shape_sentence(result, wanted))
+            raise Unusable(shape_sentence(result, wanted.shape))
         result = result.reshape(wanted.shape)
         if mask is not None and mask.shape == result.shape:
             result = masked(result, mask)
@@ -334,7 +334,7 @@ def shown(mine: Mine, right: Candidate) -> tuple[str, str]:
         what, alike = f"over all batches {what}", [f for _, f in failing if f[0] == i]
         yours = torch.cat([y.reshape(-1) for _, y, _ in alike])
         wanted = torch.cat([w.reshape(-1) for _, _, w in alike])
-    text = pattern(what, yours, wanted, whole.get("mask"), kind.tolerance)
+    _, text = relation(what, yours, wanted, whole.get("mask"), kind.tolerance)
     small = [part for given, _ in failing for part in (parts(given) if kind.rows else ())]
     for part in sorted([*small, *(given for given, _ in failing)], key=size):
         with suppress(Unusable, RuntimeError, IndexError):

@@ -58,6 +58,7 @@ class ResponseRecord(Asked):
 # What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
 # ended, and its token ids.
 SPLIT_KEY = "split_key"  # a column that says by what a row is split, beside recorded tokens
+LABEL = "label"  # in the meta of a pair of which one answer is there: whether it is the chosen one
 TURNS = "turns"  # one with the messages of its conversation, there too
 RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
 

@@ -18,11 +18,11 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol, cast
 
 from data import worlds
-from data.files.rows import TO_JSON
+from data.files.published import hub_data, hub_folder, shards_of
 from data.records import PromptRecord, ResponseRecord
 from harness.console import say_once
 from harness.errors import UserError
-from harness.files import display_path, sha256_of
+from harness.files import display_path, read_columns, sha256_of
 from harness.paths import RUNS
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 Data = str
 USUAL = "reviews"  # the world of a command without --data
 DIGITS = 6  # of a file's digest in the names of run folders
-HUB_DATA = re.compile(  # OWNER/NAME, but no file of a folder that is not here
-    r"(?:hf://)?(?:datasets/)?([\w-]+/(?!.*\.(?:jsonl?|[ct]sv|txt|parquet)\b)[\w.-]+)"
-)
 
 
 class Source(Protocol):
@@ -83,18 +80,37 @@ def file_source(data: str | Path, chat: ChatForm | None) -> FileSource:
     require_data(str(data))
     from data.files.source import FileSource  # which a run on a world does not need
 
-    return FileSource(Path(data), chat)
+    return FileSource(place_of_data(data), chat)
+
+
+def place_of_data(data: str | Path) -> Path:
+    """The file or folder that --data names; a data set of the hub is fetched where it is missing."""
+    found = hub_data(str(data))
+    return hub_folder(*found) if found else Path(data)
+
+
+def name_columns(data: str, columns: Sequence[str]) -> None:
+    """Have the run that is going on read the columns of a file by these names, each FIELD=COLUMN.
+
+    UserError for a world, which has none, and for what is no such name.
+    """
+    if not columns:
+        return
+    if is_world(data):
+        raise UserError(f"--columns names columns of a file, and {data} is a world: leave it out")
+    from data.files.columns import named
+
+    require_data(data)
+    read_columns(place_of_data(data), named(columns))
 
 
 def require_data(data: str) -> None:
-    """UserError where --data names neither a world nor what is there; of a name of the hub with the way."""
-    if is_world(data) or Path(data).exists():
-        return
-    named = HUB_DATA.fullmatch(data)
-    if named is None or Path(named[1]).parent.exists():
-        raise UserError(f"no file {data}: --data takes a file or {', '.join(world_names())}")
-    made = TO_JSON.format(f"load_dataset({named[1]!r}, split='train')")
-    raise UserError(f"no file {data}; of a data set of the hub {made}")
+    """UserError where --data names neither a world nor what is there."""
+    if not is_world(data) and not place_of_data(data).exists():
+        raise UserError(
+            f"no file {data}: --data takes a file, a data set of the hub, hf://OWNER/NAME, or "
+            f"{', '.join(world_names())}"
+        )
 
 
 def world_names() -> list[str]:
@@ -142,10 +158,11 @@ def data_name(data: str) -> str:
     if is_world(data):
         return data
     require_data(data)
-    path = Path(data)
-    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    path, of_hub = place_of_data(data), hub_data(data)
+    files = (shards_of(path) or sorted(path.glob("*.txt"))) if path.is_dir() else [path]
     listed = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)  # .csv is read otherwise
-    stem = Path(re.sub(r"\.(gz|bz2|xz)$", "", path.name)).stem
+    name = of_hub[0].partition("/")[2] + ".hub" if of_hub else path.name
+    stem = Path(re.sub(r"\.(gz|bz2|xz)$", "", name)).stem
     return f"{stem}-{hashlib.sha256(listed.encode()).hexdigest()[:DIGITS]}"
 
 

@@ -310,6 +310,8 @@ class RecipeFlags(TrainingFlags):
     """Shape of a model that is made from nothing."""
     data: Data = USUAL
     """A world or a file (data/README.md)."""
+    columns: tuple[str, ...] = ()
+    """FIELD=COLUMN for a file whose columns have other names: prompt=problem answer=solution."""
     minutes: AboveZero | None = None
     """Minutes that the run may take: it measures its first steps, begins again, and takes as many as fit,
     at most those that it would take without."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from data.sources import default_folder, is_world
+from data.sources import default_folder, is_world, name_columns
 from gpt.memory import warn_of_memory
 from gpt.recipes import ModelFlags, run_with_recipe
 from harness.device import open_device
@@ -89,6 +89,7 @@ def run_stage(stage: Stage, config: Any) -> Path:
     begin = time.perf_counter()
     if config.resume:
         config = as_begun(folder, config)
+    name_columns(config.data, config.columns)
     config, work = stage.open(config, device)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0

@@ -36,6 +36,7 @@ class Reading:
 
     files: set[Path] = field(default_factory=set)
     splits: int = SPLITS
+    columns: dict[Path, Mapping[str, str]] = field(default_factory=dict)  # of files, by --columns
 
 
 _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)  # one a thread
@@ -69,6 +70,16 @@ def _now() -> Reading:
 def files_read() -> set[Path]:
     """The files that `record_input` was told of until now."""
     return _now().files
+
+
+def columns_read(path: Path) -> Mapping[str, str]:
+    """The column of each field that has another name in a file, in the run that is going on."""
+    return _now().columns.get(path.absolute(), {})
+
+
+def read_columns(path: Path, columns: Mapping[str, str]) -> None:
+    """Let the run that is going on read these columns of a file as those fields."""
+    _now().columns[path.absolute()] = columns
 
 
 def split_rule() -> int:

@@ -333,7 +333,7 @@ def _take_up(folder: Path, config: Flags) -> Path:
 
 
 def as_begun(folder: Path, config: Any) -> Any:
-    """The config of a run that goes on, with the steps and the warm-up that it chose as it began."""
+    """The config of a run that goes on, with the steps, warm-up and columns that it chose as it began."""
     path = folder / CONFIG_FILE
     then = on_main(lambda: read_object(path) if path.exists() else {})
     chosen, steps = {}, then.get("steps")
@@ -342,6 +342,8 @@ def as_begun(folder: Path, config: Any) -> Any:
     asked = getattr(config, "warmup_steps", None)
     if asked and isinstance(steps, int) and then.get("warmup_steps") == warm_up(asked, steps):
         chosen["warmup_steps"] = then["warmup_steps"]
+    if then.get("columns") and not config.columns:
+        chosen["columns"] = tuple(then["columns"])
     return dataclasses.replace(config, **chosen)
 
 

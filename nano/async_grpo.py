@@ -1,7 +1,8 @@
 """Asynchronous GRPO: the answers come from a policy that is `lag` updates old.
 
-What is new next to GRPO: a past policy samples, and each answer weighs by how much likelier the policy
-has made it since, pi_old / mu of the whole answer, truncated at `cap` (sequence TIS).
+What is new next to GRPO: a past policy samples, and each token weighs by how much likelier the policy
+has made it since, pi_old / mu, truncated at `cap` (token TIS). The weight of the whole answer, the product,
+is nearer to the right gradient, but of long answers only few would count.
 
     python nano/async_grpo.py         (its weights and others: page 19 of notebooks/)
 """
@@ -48,8 +49,8 @@ def train(
         rewards = torch.tensor(list(map(reward, asked, gpt.decode(tokens, mask))))  # (N,)  line 8
         with torch.no_grad():
             old_log_probs = gpt.log_probs(policy, tokens)  # (N, S - 1)  line 6
-            moved = ((old_log_probs - gpt.log_probs(mu, tokens)) * mask).sum(1, keepdim=True)
-            weights = moved.exp().clamp(max=cap)  # (N, 1)  new: sequence TIS
+            moved = (old_log_probs - gpt.log_probs(mu, tokens)) * mask
+            weights = moved.exp().clamp(max=cap)  # (N, S - 1)  new: token TIS
             ref_log_probs = gpt.log_probs(reference, tokens)  # (N, S - 1)
         k1 = (old_log_probs - ref_log_probs) * mask  # its sum over an answer estimates the KL
         groups = rewards.view(-1, group_size)  # line 9

@@ -6,6 +6,9 @@
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
+# In Colab or Kaggle, bring the repository's folder there and begin with `%cd glassbox/notebooks`: pages
+# find the library by themselves ([guide](../docs/guide.md#install); not tried there).
+#
 # ## One file first
 #
 # [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of about 420 lines that needs only PyTorch:
@@ -143,7 +146,7 @@ plots.diagram("algorithm_map")
 # recipe](24_from_these_pieces_to_a_recipe.ipynb) on what published models do and what changes at scale.
 # **To teach** with these pages: [teaching](teaching/README.md).
 #
-# [notebooks/README.md](README.md) has the words of each page. In an hour, skip what
+# [notebooks/README.md](README.md) says what each page is about. In an hour, skip what
 # does not make sense yet; page 02 explains the masks and page 04 the advantages. Six sliders to play
 # with go with the pages: [docs/explorables.md](../docs/explorables.md).
 #

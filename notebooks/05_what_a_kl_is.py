@@ -135,8 +135,11 @@ holds(
 #   much, but adding nonsense is cheap.
 #
 # RLHF uses the reverse direction: "stay within what the reference might have said, and choose
-# freely". The price is variety, because nothing protects it. Fine-tuning on texts (next-token loss)
-# minimises the forward direction: "be able to say everything in the data".
+# freely". Variety is protected, but at a price: the reverse KL is $-H(\pi) - E_\pi[\log \pi_{ref}]$, so
+# the penalty pays $\beta$ for every nat of the policy's entropy $H$, and where all rewards are equal its
+# optimum is the reference with all its variety (section 7). A reward that offers more than $\beta$ a nat
+# buys variety off, because dropping an answer is cheap. Fine-tuning on texts (next-token loss) minimises
+# the forward direction: "be able to say everything in the data".
 #
 # The classic picture: a reference with two peaks, and a policy that can only have one. Which one
 # peak does each direction choose? We try all of them.

@@ -114,6 +114,7 @@ plots.curves({"loss": losses, "its slope": slope}, gap, axis=axis)
 axis.plot(chosen - rejected, each, "o", color="black", label="the two comparisons above")
 axis.axhline(math.log(2), **plots.line("reference"), label="log 2: undecided")
 axis.set(xlabel="gap: score of the winner minus score of the loser", ylabel="nats per comparison")
+axis.set_title("The further behind the winner is, the harder it pulls")
 axis.legend()
 plt.show()
 
@@ -324,6 +325,7 @@ axis = plots.panels(1, height=3)[1]
 plots.curves({"exact": curve}, gaps, axis=axis)
 axis.plot(gaps, asked, "o", color=plots.colour("gold"), label="400 verdicts each")
 axis.set(xlabel="gold reward of A minus gold reward of B", ylabel="share of verdicts for A")
+axis.set_title("The verdicts follow the difference in gold")
 axis.legend(["probability", "400 verdicts each"])
 plt.show()
 
@@ -356,9 +358,13 @@ assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_
 # %% [markdown]
 # ## 6. Training, and how good it is
 #
-# All layers below the head start from the base model, which already knows the language, and the
-# head starts random. There is only one pass over the data, because a second one would memorise the
-# errors of the labels.
+# All layers below the head start from the base model, which already knows the language, and the head starts
+# random. There is only one pass over the data, to keep this page short: three are better here. With the
+# seeds 0, 1 and 2 one pass orders 0.68, 0.72 and 0.74 of the held-out pairs as gold does, and three passes
+# order 0.75, 0.74 and 0.77. Accuracy on the labels rises by 0.01 to 0.02 as well, so the second pass does
+# not yet learn the labels' errors by heart. (The model of [13](13_when_the_proxy_breaks.ipynb) has 480
+# comparisons and three passes, and is as good as this one, although not on the same pairs.) Watch the
+# accuracy on held-out pairs, and stop where it falls.
 
 # %%
 config = reward_model_training.RewardModelConfig(
@@ -392,7 +398,7 @@ plots.curves({"reward model": losses}, range(1, len(rows) + 1), axis=axis, smoot
 axis.axhline(math.log(2), **plots.line("reference"), label="log 2: undecided")
 axis.axhline(floor, **plots.line("gold"), label="the perfect model")
 axis.set(xlabel="step (8 prompts, up to 48 comparisons)", ylabel="loss (nats per comparison)")
-axis.set_ylim(0.3, 1.0)
+axis.set(ylim=(0.3, 1.0), title="The loss falls, and stays above that of a perfect model")
 axis.legend(ncols=3, loc="upper right")
 plt.show()
 holds(sum(losses[-8:]) / 8 < 0.66, "the loss ends below 0.66")
@@ -419,10 +425,9 @@ styles = {"coin": "reference", "longer wins": "reference", "ceiling": "gold"} | 
 axis = plots.bars(bars, styles=styles, numbers=".2f", ylabel="share of labels ordered right")
 for place, report in enumerate(reports.values(), start=2):
     low, high = report.numbers["accuracy_interval"]
-    axis.plot([place + 0.45] * 2, [low, high], color="black", linestyle="-", linewidth=2)
-axis.set(
-    ylim=(0, 1), xlabel="who decides (black: 95% interval)", title=f"{n['pairs']} held-out pairs"
-)
+    axis.plot([place + 0.25] * 2, [low, high], color="black", linestyle="-", linewidth=2)
+axis.set(ylim=(0, 1), xlabel="who decides (black: 95% interval)")
+axis.set_title(f"Both models beat a coin on {n['pairs']} held-out pairs")
 axis.figure.set_size_inches(9, 3.2)
 plt.show()
 holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
@@ -430,11 +435,15 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # %% [markdown]
 # Compare the kept model with the gold order instead, which has no annotator's errors. It orders
 # 0.86 of the pairs right but only 0.76 as they are labelled, so much of what is missing is the
-# labels' fault. The small model gets two thirds of both, so its errors are its own.
+# labels' fault. The small model adds errors of its own. In this run it gets two thirds of both, but with
+# the seeds 1 and 2 gold agrees with it more often than the labels do, by 0.03 and 0.06, as it does with the
+# kept one.
 #
 # **How many pairs are enough for you?** Train on a quarter, a half and all of them, and draw the held-out
-# accuracy over the number of pairs. While each doubling still adds more than the interval, buy more. Where
-# the curve is flat below the ceiling, a larger model or better labels help, not more of the same. Recorded
+# accuracy over the number of pairs, with its interval. One doubling says little: in the curve below two
+# doublings in a row add nothing and the next one adds five points. Judge by the whole curve instead, with
+# more than one seed at each point. More pairs cannot lift it above the ceiling, and where it has been flat
+# over a factor of eight or more below it, first try a larger model, more passes or better labels. Recorded
 # from a published model of 135 million weights, on pairs of a more and a less polite answer, which have
 # fewer errors: two passes, but at least 50 steps of 8 pairs
 # ([docs/real_model.md](../docs/real_model.md#preferences)):
@@ -453,6 +462,7 @@ figure, axis = plots.panels(1)
 plots.curves({"last token": (counts, right)}, axis=axis, marker=True, ylim=(0.5, 1))
 axis.fill_between(counts, low, high, alpha=0.15)
 axis.set(xscale="log", xlabel="training pairs", ylabel="held-out accuracy (band: 95%)")
+axis.set_title("More pairs teach to order more of the held-out ones")
 axis.set_xticks(counts, [str(count) for count in counts])
 plt.show()
 holds(right[-1] > right[0] + 0.05, "more pairs order more of the held-out pairs right")
@@ -490,6 +500,7 @@ for name, report in reports.items():
     axis.fill_between(claimed, low, high, color=axis.get_lines()[-1].get_color(), alpha=0.12)
 axis.plot([0.5, 1], [0.5, 1], **plots.line("exact"), label="calibrated")
 axis.set(xlabel="probability claimed", ylabel="share ordered right (band: 95%)")
+axis.set_title("The kept model is as often right as it claims")
 axis.legend()
 plt.show()
 bins = calibration(reports["112,000, kept"].margins * float(judge.std))
@@ -552,6 +563,7 @@ plots.table(["fault", "costs in gold", *(f"noticed: {name}" for name in noticed)
 axis = plots.bars(noticed, list(faults), styles=MODELS)
 axis.axhline(0.5, **plots.line("exact"), label="coin")
 axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers", ylim=(0, 1.25))
+axis.set_title("The kept model notices tone, manners and item")
 axis.legend(ncols=3, loc="upper right")
 axis.figure.set_size_inches(10, 3.4)
 plt.show()
@@ -560,11 +572,13 @@ seen = ("judgement turned", "rude closing", "no closing", "another item")
 holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, manners and item")
 
 # %% [markdown]
-# Tone and manners are in the answer itself, so a few thousand comparisons teach them. Whether the
-# answer is about **the prompt's** item, or speaks to **the prompt's** person, has to be compared
-# across a distance. The small model sees nothing of that: its shares are those of a coin. The kept
-# one, with 37 times as many comparisons, has learned the item, but the name remains close to a
-# coin. Neither the loss nor the accuracy hinted at this.
+# Tone is in the answer itself, and a few thousand comparisons teach it with every seed. Manners they teach
+# less surely: after one pass the rude closing is noticed in 0.98 of the answers with seed 0, in 1.00 with
+# seed 1 and in 0.56 with seed 2, and in all of them after three passes. Whether the answer is about **the
+# prompt's** item, or speaks to **the prompt's** person, has to be compared across a distance. The small
+# model sees next to nothing of that: with each of the three seeds its shares are close to a coin's. The
+# kept one, with 37 times as many comparisons, has learned the item, but the name remains close to a coin.
+# Neither the loss nor the accuracy hinted at this.
 #
 # A policy that is trained against such a model will find out. A reward model is a **proxy**, and
 # optimising a proxy far enough makes the truth worse (Gao et al. 2023,

@@ -408,7 +408,8 @@ right = weights["responses of the batch"]
 holds((right == 0.25).all(), "each response weighs a quarter")
 
 # %% tags=["hide-input"]
-figure, axes = plots.panels(4, height=2.2, width=11)
+figure, axes = plots.panels(4, height=2.5, width=11)
+figure.suptitle("One divisor of four weighs every response by a quarter", x=0.01, ha="left")
 for axis, (name, weight) in zip(axes, weights.items(), strict=True):
     styles = dict.fromkeys("1236", "good" if weight is right else "bad")
     bars = dict(zip("1236", weight, strict=True))
@@ -506,7 +507,7 @@ holds(
 
 # %%
 keys = ["reward", "gold", "kl", "response_length", "entropy", "clipped"]
-curves({"GRPO": rows}, keys, smooth=1)
+curves({"GRPO": rows}, keys, smooth=1, title="The score rises, and gold rises with it")
 
 # %% [markdown]
 # The score rises, and the truth rises with it. What was paid for it? The KL grows: the policy
@@ -584,12 +585,12 @@ updates = range(1, 7)
 plots.curves(
     moved, updates, axis=left, styles=styles, marker=True, xlabel="update on the same batch"
 )
-left.set(ylabel="KL(old, new)\n(nats per token)", title="the clip slows the policy down")
+left.set(ylabel="KL(old, new)\n(nats per token)", title="The clip slows the policy down")
 clipped = {"with the clip": with_clip["clipped"]}
 plots.curves(
     clipped, updates, axis=right, styles=styles, marker=True, xlabel="update on the same batch"
 )
-right.set(ylabel="clipped tokens (share)", ylim=(0, None), title="with the clip")
+right.set(ylabel="clipped tokens (share)", ylim=(0, None), title="It acts after some updates")
 right.get_legend().remove()
 plt.show()
 holds(with_clip["clipped"][0] == 0 < with_clip["clipped"][-1], "the clip acts after some updates")

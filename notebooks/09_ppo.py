@@ -156,17 +156,18 @@ for name, i in (("best", scores.nan_to_num(-9).argmax()), ("worst", scores.nan_t
     examples[name] = (tokens, true_values(base, record, tokens), float(scores[i]))
 
 # %% tags=["hide-input"]
-figure, axes = plots.panels(2, height=3)
+figure, axes = plots.panels(2, height=3.6)
 for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=True):
     states = ["start", *text_of(tokens)]
     line = [*values.tolist(), score]
-    plots.curves({"mean of 24 completions": line}, axis=axis, marker=True, title=f"{name}: {score:.2f}",
+    plots.curves({"mean of 24 completions": line}, axis=axis, marker=True,
                 styles={"mean of 24 completions": "exact"})  # fmt: skip
+    axis.set_title(f"The {name} answer scores {score:.2f}")
     axis.axhline(line[0], **plots.line("reference"), label="the prompt's value")
     axis.set_xticks(range(len(states)), states, rotation=70, fontsize=9)
     axis.set(xlabel="after this token", ylabel="expected score")
     axis.get_legend().remove()
-axes[0].legend(loc="lower right", bbox_to_anchor=(1, 0.1))
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 figure.suptitle(record.prompt.strip())
 plt.show()
 
@@ -333,6 +334,7 @@ plots.curves(
     error, lambdas, axis=axis, marker=True, xlabel="lambda", ylabel="squared error", yscale="log"
 )
 axis.get_legend().set_title("the critic")
+axis.set_title("The better the critic, the smaller the best lambda")
 plt.show()
 
 # %% [markdown]
@@ -409,6 +411,7 @@ axis.axhline(1, **plots.line("exact"), label="the truth")
 for start in range(0, 24, 4):
     axis.axvline(start, color="lightgray", lw=1, zorder=0)
 axis.set_xticks(range(0, 25, 4))
+axis.set_title("One target leads to the truth, one swings around it, one around a half")
 axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="target (grey lines: new batch)")
 plt.show()
 
@@ -475,7 +478,10 @@ for axis, column, label in zip(axes, (0, 1), ("explained variance", "mean value"
     lines = {name: found[:, column] for name, found in learned_by.items()}
     plots.curves(lines, axis=axis, marker=True, styles=COLOUR, xlabel="batch", ylabel=label)
     axis.get_legend().remove()
+    axis.set_xticks(range(0, 12, 2), range(1, 13, 2))
 axes[1].axhline(float(truth[unseen_mask].mean()), **plots.line("exact"), label="mean return")
+axes[0].set_title("The first target teaches to forecast")
+axes[1].set_title("Its mean value settles at the return")
 figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 plt.show()
 
@@ -608,8 +614,9 @@ holds(known["default"] > 0.2 > 0.1 > large, "rewards 100 times as large leave th
 #   token. The clip slows the policy down, but does not stop it.
 # - `--kl-target` holds the KL at a number of nats per response by moving $\beta$ after each batch of $n$
 #   responses: $\beta \leftarrow \beta \, (1 + \frac{n}{10000} \, \mathrm{clip}(\mathrm{KL} /
-#   \mathrm{target} - 1, \pm 0.2))$ ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). At
-#   twice the target, 128 responses raise it by 0.26%.
+#   \mathrm{target} - 1, \pm 0.2))$. At twice the target, 128 responses raise it by 0.26%. The rule is that
+#   of [arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2, whose gain is 0.1 per update; $n /
+#   10000$ in its place is what the paper's code and later ones use.
 # - `--entropy-coef` rewards undecided tokens, `--pretraining-coef` adds the language model's loss on
 #   ordinary text (PPO-ptx).
 #
@@ -636,7 +643,7 @@ holds(
 
 # %%
 keys = ["reward", "gold", "kl", "value_loss", "explained_variance", "entropy"]
-curves({"PPO": rows}, keys, smooth=1)
+curves({"PPO": rows}, keys, smooth=1, title="Gold rises, and the critic learns")
 holds(mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.15, "the gold reward rises")
 known = [mean_of("explained_variance", part) for part in (rows[:1], rows[-4:])]
 holds(known[0] < 0 and known[1] > 0.4, "the explained variance rises from below 0 to above 0.4")
@@ -671,16 +678,20 @@ rows_of = {i: fresh.response_tokens[i][mask[i]].tolist() for i in shown}
 true_lines = {i: true_values(policy, fresh.records[i], tokens) for i, tokens in rows_of.items()}
 
 # %% tags=["hide-input"]
-figure, axes = plt.subplots(2, 1, figsize=(10, 7))
-for axis, (i, tokens) in zip(axes, rows_of.items(), strict=True):
-    lines = {name: values[i, : len(tokens)] for name, values in said.items()}
-    plots.curves(
-        lines | {"24 completions": true_lines[i]}, axis=axis, marker=True, ylabel="V before the token",
-        styles=dict(zip((*said, "24 completions"), ("reference", "critic", "exact"))),
-    )  # fmt: skip
-    axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
-    axis.set_xticks(range(len(tokens)), text_of(tokens), rotation=60, fontsize=9)
-    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+figure, axes = plt.subplots(2, 2, figsize=(11, 6.8))
+STYLES = {"critic before": "reference", "critic after": "critic", "24 completions": "exact"}
+for row, (i, tokens) in zip(axes, rows_of.items(), strict=True):
+    for axis, (name, values) in zip(row, said.items(), strict=True):
+        lines = {name: values[i, : len(tokens)], "24 completions": true_lines[i]}
+        plots.curves(lines, axis=axis, marker=True, styles=STYLES)
+        axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
+        axis.set_xticks(range(len(tokens)), text_of(tokens), rotation=60, fontsize=9)
+        axis.get_legend().remove()
+    row[0].set_ylabel("V before the token")
+axes[0, 0].set_title("Before PPO the critic judges word by word")
+axes[0, 1].set_title("After PPO it forecasts, roughly")
+lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+figure.legend(handles=lines.values(), loc="outside lower center", ncols=4)
 plt.show()
 
 # %% [markdown]

@@ -516,14 +516,14 @@ plots.labels(axes[1], "responses sampled", "success rate (exact)")
 plt.show()
 
 # %% [markdown]
-# Per step (left) the filtered runs end a little higher. But a dropped prompt costs as much as one that
-# is kept, so per sample (right) the filter is not worth its price in this world. Where updates cost
-# more, it may be.
+# Per step (left) the filtered runs of these two seeds end a little higher. But a dropped prompt costs as
+# much as one that is kept, so per sample (right) the filter does not pay for itself in them. Where updates
+# cost more, it may.
 #
 # ## 8. Which one?
 #
-# At equal KL only MaxRL differs measurably from GRPO in our worlds, on sums
-# ([archive](../docs/archive.md#one-budget)).
+# At equal KL only MaxRL differs significantly from GRPO in our worlds, on sums
+# ([archive](../docs/archive.md#one-budget)), and with three starts the others are undecided, not equal.
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
 # per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
 #

@@ -205,6 +205,7 @@ axis = plots.curves(
 )  # fmt: skip
 axis.set_xticks(SIZES, [str(n) for n in SIZES])
 axis.minorticks_off()
+axis.set(ylim=(0, 1), title="More labels let more tries buy more gold")
 plt.show()
 
 # %% [markdown]
@@ -284,17 +285,19 @@ proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 pro
 golds = torch.stack([row["result"].gold for row in found])
 draw_mean(left, "proxy", steps, proxies)
 draw_mean(middle, "gold", steps, golds)
-left.set(xlabel="GRPO step", ylabel="proxy (standard deviations)", title="what training sees")
-middle.set(xlabel="GRPO step", ylabel="gold reward", title="what we mean")
+left.set(xlabel="GRPO step", ylabel="proxy (standard deviations)", title="The proxy goes on rising")
+middle.set(
+    xlabel="GRPO step", ylabel="gold reward", title="Gold does not rise with it", ylim=(0, 1)
+)
 distance = [max(nats, 0) ** 0.5 for nats in kl]
 draw_mean(right, "gold", distance, golds, "gold of GRPO")
 plots.curves(
     {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
-    marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="by distance",
+    marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="Gold turns with the distance",
 )  # fmt: skip
 for axis in (left, middle):
     axis.get_legend().remove()
-right.set_ylim(0.2, 0.6)
+right.set_ylim(0, 1)
 right.legend(loc="lower center")
 plt.show()
 
@@ -302,21 +305,28 @@ plt.show()
 best = max(range(len(steps)), key=gold_curve.__getitem__)
 print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
 print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
-turn = int(golds[:, ::2].mean(1).argmax())  # chosen on half of the prompts, tested on the others
-change = (golds[-1] - golds[turn])[1::2]  # prompt by prompt
+at_20, at_40 = (
+    evaluate(
+        model, tokenizer, prompts[32:128], PARAMS, RewardModelReward(weak), reference=base,
+        gold=RuleReward(reviews.gold_reward, "gold"),
+    ).gold
+    for model in (halfway[0], policy)
+)  # fmt: skip
+change = at_40 - at_20  # prompt by prompt
 half = 1.96 * float(change.std()) / len(change) ** 0.5
-print(
-    f"from step {steps[turn]} to the end, on the other prompts: {float(change.mean()):.2f} ± {half:.2f}"
-)
+print(f"from step 20 to step 40, on 96 other prompts: {float(change.mean()):.2f} ± {half:.2f}")
+holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 
 # %% [markdown]
-# The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
-# that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this one
-# run. A highest point looks high by luck, too, so the printed change takes its step from half of the
-# prompts and is measured on the other half. Where its interval contains 0, this run alone proves no
-# turn; in our study gold turned in 77 of 78 runs. The right panel draws gold against the distance d =
-# sqrt(KL) from the start, because two runs that end at different distances cannot be compared by their
-# end points. (Its two curves are of different prompts: compare shapes only.)
+# This is *over-optimisation*: the curve that training sees keeps rising, and the one that we mean gains
+# little and then turns. The first two panels alone do not prove it, because the shades, 95% intervals over
+# 32 prompts, are wide, and a highest point looks high by luck, too. So the last line compares two policies
+# that were named before the run, that of step 20 and the last one, on 96 prompts that no look has used.
+# Where its interval contains 0, a run proves no turn. With the seeds 1 and 2 of this run gold fell between
+# the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In our study gold turned in 77 of 78
+# runs. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
+# end at different distances cannot be compared by their end points. (Its two curves are of different
+# prompts: compare shapes only.)
 #
 # ## 5. What was exploited
 #
@@ -357,7 +367,7 @@ plots.bars(
     {"start to best": list(rise.values()), "best to end": list(fall.values())},
     ["sentiment", "topic", "politeness", "form", "repetition"],
     styles={"start to best": "gold", "best to end": "bad"}, ylabel="change of gold",
-    xlabel="term of the gold reward",
+    xlabel="term of the gold reward", title="Gold gains by some terms, then it loses by others",
 )  # fmt: skip
 plt.show()
 holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step, and then falls")
@@ -387,6 +397,7 @@ def against_distance(points):
 
 
 figure, axes = plots.panels(3)
+figure.suptitle("With more labels gold turns at a higher peak", x=0.01, ha="left")
 for axis, count in zip(axes, (600, 5400, 48600)):
     kinds = {"GRPO": recorded[count]["points"], "best of n": recorded[count]["best_of_n"]}
     both = {name: against_distance(points) for name, points in kinds.items()}
@@ -394,7 +405,7 @@ for axis, count in zip(axes, (600, 5400, 48600)):
         both, axis=axis, styles={"GRPO": "gold", "best of n": 0}, marker=True,
         xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"{count:,} labels",
     )  # fmt: skip
-    axis.set(xlim=(0, 6.5), ylim=(0.3, 1))
+    axis.set(xlim=(0, 6.5), ylim=(0, 1))
     if count > 600:
         axis.get_legend().remove()
 plt.show()
@@ -443,11 +454,11 @@ both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # 
 plots.curves(
     {
         "the proxy": proxy_curve,
-        "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
+        "lower of the two": [float(ensembles.worst_case(s).mean()) for s in both],
         "112,000 labels": [float(row["strong"].mean()) for row in found],
     },
-    steps, styles={"the proxy": "proxy", "lower of two": 0, "112,000 labels": 3},
-    xlabel="GRPO step", ylabel="score of the same answers",
+    steps, styles={"the proxy": "proxy", "lower of the two": 0, "112,000 labels": 3},
+    xlabel="GRPO step", ylabel="score of the same answers", title="Many labels resist, two models do not",
 )  # fmt: skip
 plt.show()
 spread = [float(s.std(0).mean()) for s in both]
@@ -470,9 +481,10 @@ holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less t
 # %% [markdown]
 # Does any of it *help*, when the policy is trained with it? The study compared eight mitigations at equal
 # distance: more labels, labels on the policy's own answers, stranger pairs, ensembles, a KL penalty.
-# **Over all starts none differs significantly from doing nothing**, after correction for eight
-# comparisons ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)). So do not trust
-# a remedy that was tested on a single seed.
+# **With five starts and eight comparisons every one of them is undecided**
+# ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)): none differs significantly from doing
+# nothing, which does not show that none helps. So do not trust a remedy that was tested on a single seed,
+# nor call it useless because of a few.
 #
 # **When to stop, then?** `--stop-kl 6` ends a run whose KL exceeds 6 nats per response and keeps the
 # last policy inside. To choose the number, let a judge that was not trained on (people, another model)
@@ -540,9 +552,11 @@ both = {"refreshed": (steps[4:], [gold_curve[4], *new_gold]), "frozen": (steps, 
 STYLES = {"refreshed": "policy", "frozen": "bad"}
 plots.curves(both, axis=left, styles=STYLES, marker=True, xlabel="GRPO step",
             ylabel="gold reward")  # fmt: skip
+left.set(ylim=(0, 1), title="After the refresh gold ends higher")
 own = {"refreshed": (range(21, 41), [row["reward"] for row in rows]),
        "frozen": (range(1, 41), [row["reward"] for row in log.rows])}  # fmt: skip
 plots.curves(own, axis=right, styles=STYLES, xlabel="GRPO step", ylabel="the run's own reward")
+right.set_title("Both rewards go on rising")
 for axis in (left, right):
     axis.axvline(20.5, **plots.line("exact"))
 plt.show()
@@ -641,5 +655,32 @@ check("worst_case", my_worst_case)
 # ```
 # </details>
 #
+# The last two ask for an answer: work it out, enter it, and `check` says why another one is wrong.
+#
+# **4.** A policy may go 4 nats from its start and no further. From how many answers may best-of-n choose?
+
+# %%
+my_n = None  # a whole number
+
+check("answers_for_four_nats", my_n)
+
+# %% [markdown]
+# **5.** What may be concluded from this table? Twelve engines were compared with GRPO, from three starts.
+#
+# | gold reward of PPO less GRPO's | start 0 | start 1 | start 2 | p alone | p after correction for twelve |
+# |---|---|---|---|---|---|
+# | reviews | +0.099 | +0.074 | +0.069 | 0.014 | 0.129 |
+#
+# - **a** PPO is better than GRPO here, p = 0.014.
+# - **b** PPO and GRPO do not differ.
+# - **c** PPO was ahead in all three starts; whether it is better remains undecided.
+# - **d** Nothing: three starts are no evidence.
+
+# %%
+my_choice = None  # a letter
+
+check("three_starts", my_choice)
+
+# %% [markdown]
 # Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
 # reward model, so without this proxy.

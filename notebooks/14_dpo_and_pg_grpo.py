@@ -402,10 +402,12 @@ by_hand = {
     "ORPO": -l_w - 0.1 * torch.sigmoid(log_odds(l_w) - log_odds(l_l)).log(),
     "KTO": (2 - torch.sigmoid(0.1 * (r_w - z)) - torch.sigmoid(0.1 * (z - r_l))) / 2,
 }
+both, refs = torch.cat([chosen, rejected]), torch.cat([ref_chosen, ref_rejected])
+good = torch.tensor([True, False])  # the labels of the two answers
 library = {
     "SimPO": simpo_loss(l_w, l_l, 2.0, 0.5),
     "ORPO": orpo_loss(l_w, l_l, 0.1),
-    "KTO": kto_loss(chosen, rejected, ref_chosen, ref_rejected, 0.1, z),
+    "KTO": kto_loss(both, refs, good, 0.1, z).mean(0, keepdim=True),
 }
 for name, loss in by_hand.items():
     print(f"{name:6} {loss.item():.4f}")
@@ -417,14 +419,15 @@ zero = torch.zeros(1)
 slopes = [
     abs(float(torch.autograd.grad(loss.sum(), far)[0]))
     for loss in (
-        dpo_loss(far, zero, zero - 10, zero, 0.1), kto_loss(far, zero, zero - 10, zero, 0.1, z)
+        dpo_loss(far, zero, zero - 10, zero, 0.1), kto_loss(far, zero - 10, good[:1], 0.1, z)
     )
 ]  # fmt: skip
 print(f"pull of such an answer: DPO {slopes[0]:.3f}, KTO {slopes[1]:.1e}")
 holds(slopes[1] < slopes[0] / 1000, "an answer far on the wrong side hardly pulls in KTO")
 
 # %% [markdown]
-# They are flags of one engine: `--loss simpo`, `orpo`, `kto`.
+# They are flags of one engine: `--loss simpo`, `orpo`, `kto`. The last one also takes a file of single
+# answers with a `label`, true or false, because a pair is to it no more than two such answers.
 #
 # ## 7. PG-GRPO: pairs made in the group
 #

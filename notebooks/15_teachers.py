@@ -352,11 +352,12 @@ holds(after["mean of log p"]["entropy"] < 0.7 * was["entropy"], "the mean halves
 holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / q")
 
 # %% [markdown]
-# Both forms of $\log p$ alone succeed, by their own reward (left). The sum ends near silence, in a word or
-# one short sentence. The mean keeps the length and gives up the variety: its entropy halves. Both end
-# further from the teacher than they began. With $-\log q$ in the reward the distance falls. The gold
-# reward rises too, although no run has seen it: the student takes over what its teacher is good at.
-# (Gold alone does not show who copies the teacher: here it rises with the mean of $\log p$ as well.)
+# In these runs, one of each, both forms of $\log p$ alone succeed, by their own reward (left). The sum ends
+# near silence, in a word or one short sentence. The mean keeps the length and gives up the variety: its
+# entropy halves. Both end further from the teacher than they began. With $-\log q$ in the reward the
+# distance falls. The gold reward rises too, although no run has seen it: the student takes over what its
+# teacher is good at. (Gold alone does not show who copies the teacher: here it rises with the mean of $\log
+# p$ as well.)
 #
 # A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It holds on to where
 # the student came from; the reverse KL points to where the student should go.

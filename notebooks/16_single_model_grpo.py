@@ -22,6 +22,7 @@ import matplotlib.pyplot as plt
 import torch
 from course import plots
 from course.claims import holds
+from course.exercises import check
 from torch import Tensor
 
 from data.worlds import reviews
@@ -278,19 +279,29 @@ holds(held[-1] > 1.3 * anchored[-1], "without an anchor the policy goes further 
 # The penalty works: each batch moves the policy much less than without it. But the distance from
 # the start keeps growing, while GRPO's hardly grows any more.
 #
-# Is the missing anchor bad? That depends on the reward. Here the reward is the truth, so drift
-# costs nothing and the policy that is held least gains the most. For rewards that can be checked
-# many people leave the KL out altogether ([12_verifiable_rewards](12_verifiable_rewards.ipynb)).
-# But a *learned* reward is right only near the data it was trained on, so there the anchor keeps
-# the policy where the reward can be trusted
-# ([13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb)). `stop_kl`, which ends a run that has
-# gone too far, would need a copy of the start, so this engine refuses it instead of ignoring it:
+# Is the missing anchor bad? That depends on the reward. Here the reward is the truth, so drift costs
+# nothing, and in these runs the policy that is held least gains the most. For rewards that can be checked
+# many people leave the KL out altogether ([12_verifiable_rewards](12_verifiable_rewards.ipynb)). But a
+# *learned* reward is right only near the data it was trained on, so there the anchor keeps the policy where
+# the reward can be trusted ([13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb)). `stop_kl`, which
+# ends a run that has gone too far, would need a copy of the start, so this engine refuses it instead of
+# ignoring it:
 
 # %%
 try:
     SingleModelGRPOConfig(stop_kl=8.0)
 except ValueError as error:
     print(error)
+
+# %% [markdown]
+# **Your turn.** A trust region allows each batch 0.05 nats from the policy of the batch before. Suppose
+# that 200 such steps all point the same way. For small steps the KL grows with the *square* of the
+# distance. **Predict:** how many nats may the policy be from its start?
+
+# %%
+my_nats = None  # a number
+
+check("steps_in_one_direction", my_nats)
 
 # %% [markdown]
 # **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight

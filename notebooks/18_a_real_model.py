@@ -256,8 +256,9 @@ for axis, key, label in ((left, "reward", "reward"), (right, "kl", "KL (nats per
         for seed, way in ways.items()
     }
     plots.curves(lines, axis=axis, smooth=4, xlabel="step", ylabel=label)
-left.set(ylim=(0, 1), title="share of right answers in a batch")
-right.set(ylim=(0, None), title="distance from the published model")
+left.set(ylim=(0, 1), title="The share of right answers rises")
+right.set(ylim=(0, None), title="The distance grows to 5 nats; one seed leaves")
+right.get_legend().remove()
 facts = [
     [
         name,
@@ -303,6 +304,7 @@ for series, (name, shares) in enumerate(right_of.items()):
     for i, share in enumerate(shares):
         place, ends = i + (series - 1) * 0.8 / 3, wilson_interval(share * n, n)
         axis.plot([place, place], ends, color="black", linestyle="-", linewidth=1.2)
+axis.set_title("All six trained constraints rise; best of 8 goes further in most")
 axis.legend(ncols=3, loc="upper center")
 assert set(HELD_OUT) < set(rules)
 before, after = right_of["as published"], right_of["GRPO"]
@@ -498,8 +500,8 @@ for name, model in models.items():
     steps = grpo_engine.train(Run(config, model, tokenizer, letters, prompts))
     learned[name] = [step["reward"] for step in steps]
 plots.curves(
-    learned, range(1, 16), styles={"GPT-2": "reference", "Llama": "policy"}, xlabel="step",
-    ylabel="share of the letter e", ylim=(0, None),
+    learned, range(1, 16), xlabel="step",
+    ylabel="share of the letter e", ylim=(0, None), title="Both models learn the letter",
 )  # fmt: skip
 
 # %%
@@ -564,5 +566,15 @@ check("rotary", my_rotary)
 #
 # </details>
 #
+# **4. What a judge's verdicts say.** A judge is right about 80% of pairs, whichever answer is the better
+# one. It prefers the new model's answer to 56% of the prompts. On what share of the prompts is it really
+# better?
+
+# %%
+my_share = None  # a number from 0 to 1
+
+check("true_share", my_share)
+
+# %% [markdown]
 # Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb): what large
 # models make necessary, a sampler that lags behind.

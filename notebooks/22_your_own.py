@@ -16,6 +16,7 @@ import itertools
 import torch
 from course import plots
 from course.claims import holds
+from course.exercises import check
 
 try:
     from rl.equations import advantages as adv
@@ -373,6 +374,16 @@ plots.difference(
 #
 # </details>
 #
+# **Before you start, choose a beta.** Under the reference the reward of an answer is distributed normally,
+# with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
+# ([05](05_what_a_kl_is.ipynb), section 7) go exactly 5 nats? Work it out, or list many answers and search.
+
+# %%
+my_beta = None  # a number
+
+check("beta_for_five_nats", my_beta)
+
+# %% [markdown]
 # ## 5. Exam
 #
 # Fourteen questions. Answer on paper, with a number or a sketch, then look. Each question is followed by

@@ -3,6 +3,7 @@
     python -m report runs/grpo-reviews-tiny                          its report.html
     python -m report runs/grpo-reviews-tiny runs/ppo-reviews-tiny    one page for both
     python -m report --group runs/baseline/* runs/mine/*             seeds: means and intervals
+    python -m report --csv runs/grpo-reviews-tiny                    its metrics.jsonl as metrics.csv
 
 Every script ends with it; docs/guide.md says what is on the page. Any run folder will do, of pre-training
 and of a reward model too.
@@ -10,8 +11,12 @@ and of a reward model too.
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -34,6 +39,19 @@ class ReportConfig:
     group: bool = False
     """Print means over seeds with 95% intervals instead: runs that lie in one folder are a group, and each
     group is compared with the first, seed by seed."""
+    csv: bool = False
+    """Write metrics.csv into each run folder instead: a column for each metric, a row a step."""
+
+
+def write_csv(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """The metrics of a run as a table, an empty cell where a step has no such number; returns its path."""
+    table = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(table, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(folder / "metrics.csv", table.getvalue())
+    return folder / "metrics.csv"
 
 
 def main(config: ReportConfig) -> Path | None:
@@ -44,6 +62,10 @@ def main(config: ReportConfig) -> Path | None:
     with as_user_error(run.folder):
         if config.group:
             print(group_table(runs))
+            return None
+        if config.csv:
+            for each in runs:
+                print(f"wrote {display_path(write_csv(each.folder, each.rows))}")
             return None
         page = page_html(runs)
         findings = examine(run.rows, run.flags, run.results) if alone else []

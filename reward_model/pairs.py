@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.records import RECORDED, SPLIT_KEY, TURNS, PreferenceRecord, PromptRecord
+from data.records import LABEL, RECORDED, SPLIT_KEY, TURNS, PreferenceRecord, PromptRecord
 from data.sources import is_checked
 from data.templates import messages_of
 from gpt.generate import SamplingParams
@@ -26,7 +26,10 @@ from harness.errors import UserError
 
 @dataclass(frozen=True)
 class TokenPair:
-    """One comparison as token ids. A sampled response keeps the very tokens that were drawn."""
+    """One comparison as token ids. A sampled response keeps the very tokens that were drawn.
+
+    A labelled answer is half of one: the other response is empty.
+    """
 
     prompt: list[int]
     chosen: list[int]  # with its EOS, unless it was cut off
@@ -69,6 +72,8 @@ def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
 
 
 def _answer_tokens(record: PreferenceRecord, name: str, tokenizer: Tokenizer) -> list[int]:
+    if record.meta.get(LABEL, name == "chosen") != (name == "chosen"):
+        return []  # half a pair: its label is the other side's
     text, recorded = getattr(record, name), record.meta.get(f"{name}_tokens")
     if recorded and max(recorded) < tokenizer.n_vocab and tokenizer.decode(recorded) == text:
         return list(recorded)
@@ -266,10 +271,11 @@ def _pair(prompt: list[int], a: list[int], b: list[int], verdict: Labelled) -> T
 
 
 def collate_pairs(pairs: Sequence[TokenPair], eos_id: int) -> ResponseBatch:
-    """2K rows: the K chosen responses, then the K rejected ones."""
-    prompts = [pair.prompt for pair in pairs]
-    responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    return collate_responses(prompts + prompts, responses, eos_id)
+    """2K rows: the K chosen responses, then the K rejected ones; of half a pair one row."""
+    sides = [(pair.prompt, pair.chosen) for pair in pairs]
+    sides += [(pair.prompt, pair.rejected) for pair in pairs]
+    prompts, responses = zip(*(side for side in sides if side[1]), strict=True)
+    return collate_responses(prompts, responses, eos_id)
 
 
 def visits(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data.records import SPLIT_KEY, TURNS, key_of, shuffled, split_of
-from data.sources import is_world
+from data.sources import is_world, name_columns
 from data.templates import instruction_prompt, messages_of
 from gpt.folder import ModelFolder, open_model, place_of
 from gpt.generate import SamplingParams, temperature_of_use
@@ -28,6 +28,7 @@ from harness.files import (
     append_jsonl,
     display_path,
     read_jsonl,
+    reading,
     sha256_of,
     write_atomically,
 )
@@ -66,6 +67,8 @@ class QuestionFlags:
     """The judge that picks half of the pairs, a run's or a published one."""
     data: str | None = None
     """A world, or a file with prompts; default: what the model's run names."""
+    columns: tuple[str, ...] = ()
+    """FIELD=COLUMN for a file whose columns have other names, such as prompt=problem."""
     temperature: AboveZero | None = None
     """tau of sampling, of both models. Default: that of the run, or 1, and at most 0.7 for a chat model."""
     max_new_tokens: AtLeastOne = 48
@@ -108,7 +111,8 @@ class Questions:
         made: Row = {name: sha256_of(file) for name, file in files.items() if file.exists()}
         names = ("data", "temperature", "max_new_tokens", "seed")
         made |= {name: vars(flags)[name] for name in names}
-        made |= {"chat_arguments": [*flags.chat_arguments]} if flags.chat_arguments else {}
+        lists = {"chat_arguments": flags.chat_arguments, "columns": flags.columns}
+        made |= {name: [*given] for name, given in lists.items() if given}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         lock(path)
@@ -150,7 +154,11 @@ def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Ro
     data = flags.data or run.get("data")
     if not data:
         raise UserError(f"{flags.model} does not say what to ask it: give --data, a world or file")
-    _, splits = open_prompts(data, tokenizer, policy.config.context - flags.max_new_tokens)
+    columns = flags.columns or (run.get("columns") or () if not flags.data else ())
+    with reading():
+        name_columns(data, columns)
+        room = policy.config.context - flags.max_new_tokens
+        _, splits = open_prompts(data, tokenizer, room)
     records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
     written = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
     is_chat = tokenizer.chat is not None

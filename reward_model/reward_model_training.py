@@ -265,8 +265,8 @@ def made_base(config: RewardModelConfig) -> Path:
     if on_main((folder / MODEL_FILE).exists):
         return folder
     wanted = config_of(
-        PretrainingConfig, preset=config.preset, data=config.data, seed=config.seed,
-        device=config.device, out=folder,
+        PretrainingConfig, preset=config.preset, data=config.data, columns=config.columns,
+        seed=config.seed, device=config.device, out=folder,
     )  # fmt: skip
     if not has_annotator(
         config.data

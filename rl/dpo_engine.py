@@ -16,7 +16,8 @@ OpenRLHF does; ipo_mean averages, as TRL does, which reports that IPO's authors 
 hinge is RSO's loss (arXiv:2309.06657), simpo SimPO (arXiv:2405.14734), which needs no reference, and
 neither does orpo, ORPO (arXiv:2403.07691), which fine-tunes on the chosen answer beside it. kto is KTO
 (arXiv:2402.01306), which judges each answer alone, against what answers to other prompts have gained
-on average: policy and reference score the batch's prompts with shifted answers, too. What is new
+on average: policy and reference score the batch's prompts with shifted answers, too. It alone takes a
+file of single answers with a `label`, true or false; a pair is two of them. What is new
 next to the RL engines: no rollout, no reward, no advantage. The reward model only scores the
 validation samples, so that the numbers stand beside those of the other engines; a file of pairs
 needs none.
@@ -25,7 +26,7 @@ needs none.
     python -m rl.dpo_engine --label-smoothing 0.2
     python -m rl.dpo_engine --loss simpo          no reference model
     python -m rl.dpo_engine --loss orpo           nor here, and it begins from a base model
-    python -m rl.dpo_engine --loss kto
+    python -m rl.dpo_engine --loss kto            pairs, or answers with a label
     python -m rl.dpo_engine --data pairs.json --preset small    after gpt.pretraining on the file
 """
 
@@ -42,6 +43,7 @@ from torch import Tensor
 from data.sources import USUAL, Data, default_folder, has_annotator
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.device import on_device
 from harness.files import display_path
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import per_second
@@ -65,7 +67,6 @@ from rl.batches.preferences import (
     pair_log_probs,
     pair_losses,
     pair_metrics,
-    sides,
 )
 from rl.loop import Run
 from rl.rewards.reward import RewardFn, open_reward
@@ -92,6 +93,11 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     sigmoid(log odds ratio), without one, too. kto: each answer's log(pi / pi_ref) against a mean."""
     beta: AboveZero = 0.1
     """The price of leaving the reference; smaller goes further. Of orpo the weight of the odds ratio."""
+    desirable_weight: AboveZero = 1.0
+    """w_D of kto, the weight of good answers. Where n_D good and n_U bad ones are not balanced, its authors
+    advise weights with which w_D n_D is 1 to 4/3 of w_U n_U."""
+    undesirable_weight: AboveZero = 1.0
+    """w_U of kto, the weight of bad answers."""
     steps: AtLeastOne | None = None  # type: ignore[assignment]  # of which `steps_of` makes a number
     """Optimizer steps; overrides epochs. Default: 200, where no passes are asked for."""
     epochs: AtLeastOne | None = None
@@ -115,6 +121,10 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
         super().__post_init__()
         check_world(self.data)
         check_preference_flags(self, self.loss)
+        if self.loss != "kto" and (self.desirable_weight, self.undesirable_weight) != (1, 1):
+            raise ValueError(
+                f"weights of good and bad answers are kto's: leave them out with {self.loss}"
+            )
         if self.loss == "kto" and self.batch_size < 2:
             raise ValueError(
                 "loss kto compares a prompt with the answers of the next pair: raise batch_size from "
@@ -138,19 +148,22 @@ def of_whole_batch(
     """What a loss reads of all pairs of a batch: KTO's reference_point z, of the others nothing.
 
     z = max(0, mean log(pi / pi_ref)(y'|x)), without a gradient: x is each prompt of the batch and y'
-    both answers to the next pair's prompt, cut where the model's positions end. y' is no sample of
+    the answers to the next other prompt in it, cut where the model's positions end. y' is no sample of
     pi(.|x), so z is no unbiased estimate of the KL.
     """
     if config.loss != "kto" or reference is None:
         return {}
     mixed = []
-    for pair, other in zip(pairs, [*pairs[1:], *pairs[:1]], strict=True):
+    for number, pair in enumerate(pairs):
+        others = [*pairs[number + 1 :], *pairs[:number]]  # at least one, as batch_size is above 1
+        other = next((each for each in others if each.prompt != pair.prompt), others[0])
         room = policy.config.context - len(pair.prompt)
         mixed.append(TokenPair(pair.prompt, other.chosen[:room], other.rejected[:room]))
     every = torch.arange(len(mixed))
     new, ref = (frozen_log_probs(m, mixed, eos_id, config, every) for m in (policy, reference))
-    gains = as_read("kto", Compared(new - ref, None, pair_lengths(mixed)), config).log_probs
-    return {"reference_point": gains.mean().clamp(min=0)}
+    lengths = pair_lengths(mixed)
+    gains = as_read("kto", Compared(new - ref, None, lengths), config).log_probs
+    return {"reference_point": gains[on_device(lengths > 0, gains.device)].mean().clamp(min=0)}
 
 
 def held_out_metrics(
@@ -168,7 +181,7 @@ def held_out_metrics(
     of_batch = of_whole_batch(config, policy, reference, held_out, eos_id)
     loss = preference_loss(config, compared, pairs=len(held_out), **of_batch)
     return {"held_out_loss": float(loss)} | {
-        f"held_out_{name}": numbers[name] for name in ("accuracy", "margin")
+        f"held_out_{name}": numbers[name] for name in ("accuracy", "margin") if name in numbers
     }
 
 
@@ -200,9 +213,9 @@ def train(
         whole = [stream.pairs[i] for i in stream.indices(step).tolist()]
         of_batch = of_whole_batch(config, policy, reference, whole, eos_id)
         compared: list[Compared] = []
-        for batch, ref_log_probs in stream.micro_batches(step):  # line 3
-            log_probs = pair_log_probs(policy, batch, config)  # (k, 2)  line 4
-            both = Compared(log_probs, ref_log_probs, sides(batch.lengths))  # line 5
+        for batch, ref_log_probs, lengths in stream.micro_batches(step):  # line 3
+            log_probs = pair_log_probs(policy, batch, lengths, config)  # (k, 2)  line 4
+            both = Compared(log_probs, ref_log_probs, lengths)  # line 5
             loss = preference_loss(config, both, pairs=config.batch_size, **of_batch)  # line 6
             loss.backward()
             run.loss += loss.detach()
@@ -234,8 +247,9 @@ def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
     """The training and the held-out pairs that `train` takes."""
     limits = config.limits(task.policy.config.context, config.max_new_tokens)
     pairs, held_out = open_pairs(
-        config.data, config.preset, config.first_reward_model, task.tokenizer, limits
-    )
+        config.data, config.preset, config.first_reward_model, task.tokenizer, limits,
+        labelled=config.loss == "kto",
+    )  # fmt: skip
     return {"pairs": pairs, "held_out": held_out}
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from data.sources import default_folder, file_source, is_world
+from data.sources import default_folder, file_source, is_world, name_columns
 from gpt.adapters import save_adapter
 from gpt.folder import ModelFolder, first_model, hub_repo, place_of
 from gpt.generate import temperature_of_use
@@ -35,6 +35,7 @@ from harness.errors import UserError
 from harness.files import (
     display_path,
     expanded,
+    reading,
     write_json,
     write_text,
 )
@@ -67,7 +68,7 @@ def export_hub(name: str, target: Path, dtype: torch.dtype = torch.float32) -> s
     if found.run is None:
         raise UserError(f"{name} is in a published layout already: name a run")
     run, flags, kind = found.folder, found.run, found.kind
-    data, offset = str(flags.get("data") or ""), 0.0
+    offset = 0.0
     if kind == "reward_model":
         reward_model, tokenizer = load_reward_model(run)
         if reward_model.pooling != "last_token":
@@ -75,12 +76,12 @@ def export_hub(name: str, target: Path, dtype: torch.dtype = torch.float32) -> s
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
         own = tokenizer.fingerprint  # the policy's too, which has no token more for padding
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
-        tokenizer = with_form_of(data, tokenizer)
+        tokenizer = with_form_of(flags, tokenizer)
         about = {"offset": offset, "std": float(reward_model.std), "tokenizer": own}
         save_hf(model, target, tokenizer, score, dtype, about)
     else:
         model, tokenizer = found.model(), found.tokenizer()
-        tokenizer = with_form_of(data, tokenizer)
+        tokenizer = with_form_of(flags, tokenizer)
         target, opens = new_folder(target), "AutoModelForCausalLM"
         save_hf(model, target, tokenizer, dtype=dtype)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
@@ -96,7 +97,7 @@ def export_adapter(name: str, target: Path) -> str:
         raise UserError(
             f"{name} has no adapter: name a run with --lora-rank, or export it with --hf"
         )
-    tokenizer, start = with_form_of(str(flags.get("data") or ""), tokenizer), flags.get("model")
+    tokenizer, start = with_form_of(flags, tokenizer), flags.get("model")
     start = start or default_folder("pretraining", str(flags["data"]), str(flags["preset"]))
     base = ModelFolder.open(start)
     if base.base is not None:
@@ -115,20 +116,23 @@ def export_gguf(name: str, target: Path, dtype: torch.dtype) -> str:
     found, target = ModelFolder.open(name), expanded(target)
     if target.exists():
         raise UserError(f"{display_path(target)} is there already: name a new file")
-    tokenizer = with_form_of(str((found.run or {}).get("data") or ""), found.tokenizer())
+    tokenizer = with_form_of(found.run or {}, found.tokenizer())
     save_gguf(target, found.model(), tokenizer, found.folder.resolve().name, dtype)
     return f"llama-cli -m {display_path(target)}"
 
 
-def with_form_of(data: str, tokenizer: Tokenizer) -> Tokenizer:
+def with_form_of(flags: Mapping[str, Any], tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with its chat template only if the run's prompts were in that form.
 
     The file of --data is asked; where that cannot be read, the template goes along, and a line says so.
     """
+    data = str(flags.get("data") or "")
     chat, asked = tokenizer.chat, data == "instructions"
     if chat is not None and data and not is_world(data):
         try:
-            asked = file_source(data, chat).is_in_form
+            with reading():
+                name_columns(data, flags.get("columns") or ())
+                asked = file_source(data, chat).is_in_form
         except (UserError, OSError) as error:
             print(f"that prompts were in the chat template is a guess: {error}")
             asked = True

@@ -53,7 +53,6 @@ from rl.batches.preferences import (
     pair_losses,
     pair_metrics,
     pairs_within,
-    sides,
 )
 from rl.batches.rollout import Rollout, Update
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
@@ -198,9 +197,9 @@ def descend_recorded(
 ) -> list[Compared]:
     """The gradient of lambda L_pref on the step's recorded pairs; the pairs."""
     compared: list[Compared] = []
-    for batch, ref_sums in recorded.micro_batches(step):
-        log_probs = pair_log_probs(run.policy, batch, config)  # (k, 2)
-        both = Compared(log_probs, ref_sums, sides(batch.lengths))
+    for batch, ref_sums, lengths in recorded.micro_batches(step):
+        log_probs = pair_log_probs(run.policy, batch, lengths, config)  # (k, 2)
+        both = Compared(log_probs, ref_sums, lengths)
         l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
         loss = config.preference_coef * l_pref  # line 8
         loss.backward()

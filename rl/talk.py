@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from data.records import SPLITS, PromptRecord
-from data.sources import Source, default_folder, source
+from data.sources import Source, default_folder, name_columns, source
 from data.templates import instruction_prompt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, temperature_of_use
@@ -152,6 +152,7 @@ class Talk:
         """The world or the file that the run's prompts are from; UserError for a file of plain text."""
         if not self.data:
             return None
+        name_columns(self.data, self.flags.get("columns") or ())
         found = source(self.data, self.tokenizer.chat)
         found.prompts("train")
         return found

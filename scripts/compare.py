@@ -25,6 +25,7 @@ from harness.flags import AtLeastTwo
 from harness.paths import RUNS
 from report.doctor import Run, read_run
 from report.intervals import group_table
+from report.style import SERIES, styled
 from studies.runner import Job, code_of, is_done, note_other_code, run_job
 
 SHARED = ("data", "preset", "model")  # what must be one for all, where an engine has the flag
@@ -59,16 +60,21 @@ def plot(runs: dict[str, list[Run]], path: Path) -> None:
 
     every = [run for group in runs.values() for run in group]
     keys = [key for key in PLOTTED if all(any(key in row for row in run.rows) for run in every)]
-    figure = Figure(figsize=(4 * len(keys), 3.4), layout="constrained")
-    for axis, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        for color, (name, group) in enumerate(runs.items()):
-            for seed, run in enumerate(group):
-                curve = {row["step"]: row[key] for row in run.rows if key in row}
-                label = "_" if seed else name
-                axis.plot(list(curve), list(curve.values()), f"C{color}", alpha=0.7, label=label)
-        axis.set(xlabel="step", ylabel=key)
-    figure.axes[0].legend()
-    save_figure(figure, path)
+    with styled():
+        figure = Figure(figsize=(max(4 * len(keys), 5), 3.8))
+        axes = figure.subplots(1, len(keys), squeeze=False)[0]
+        looks = list(zip(SERIES, ("-", "--", "-.", ":", "-", "--"), strict=True))
+        for axis, key in zip(axes, keys, strict=True):
+            for i, (name, group) in enumerate(runs.items()):
+                colour, line = looks[i % len(looks)]
+                for seed, run in enumerate(group):
+                    curve = {row["step"]: row[key] for row in run.rows if key in row}
+                    style = dict(color=colour, linestyle=line, label="_" if seed else name)
+                    axis.plot(list(curve), list(curve.values()), alpha=0.8, **style)
+            axis.set(xlabel="step", ylabel=key)
+        figure.suptitle("Every line is the run of one seed", x=0.01, ha="left", fontsize=11)
+        axes[0].legend()
+        save_figure(figure, path)
 
 
 def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:

@@ -56,6 +56,7 @@ from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPORT, REPOSITORY, RUNS
 from harness.run_folder import finish_run, open_stages, run_missing
 from report.page import running_mean, write_page
+from report.style import COLOURS, styled
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -248,39 +249,38 @@ def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation)
 
 
 def plot(folder: Path, table: Table, path: Path) -> None:
-    """Reward and gold against the step, gold against KL, and the comparison."""
+    """The learned reward by step, gold by distance, and the comparison."""
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rows = read_jsonl(folder / "grpo" / "metrics.jsonl")
     validated = [row for row in rows if "validation/gold" in row]
-    figure = Figure(figsize=(13, 3.8), layout=ConstrainedLayoutEngine(w_pad=0.12))
-    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
     steps = [row["step"] for row in rows]
     rewards = [row["reward"] for row in rows]
-    left.plot(steps, rewards, color="tab:orange", alpha=0.3, linewidth=1)
-    left.plot(steps, running_mean(rewards), color="tab:orange", label="reward model's score")
-    left.set(xlabel="GRPO step", ylabel="reward model's score (standard deviations)")
-    gold_axis = left.twinx()
     gold = [row["validation/gold"] for row in validated]
-    drawn: dict[str, Any] = dict(color="tab:green", marker="o")
-    gold_axis.plot([row["step"] for row in validated], gold, label="gold reward", **drawn)
-    gold_axis.set(ylabel="gold reward, validation prompts", ylim=(0, 1))
-    handles = left.get_lines()[1:] + gold_axis.get_lines()
-    left.legend(handles=handles, loc="lower right")
-    left.set_title("GRPO maximises the learned reward")
-    middle.plot([row["validation/kl"] for row in validated], gold, **drawn)
-    middle.set(
-        xlabel="KL from the base model (nats per response)", title="what the distance bought"
-    )
-    middle.set(ylabel="gold reward, validation prompts", ylim=(0, 1))
-    names = list(table)[::-1]
-    colors = ["tab:green" if name == "GRPO" else "tab:grey" for name in names]
-    golds, errors = ([table[name][key] or 0 for name in names] for key in ("gold", "gold_95"))
-    right.barh(names, golds, xerr=errors, color=colors, capsize=3)
-    right.set(xlabel="gold reward, unseen test prompts (95% interval)", xlim=(0, 1))
-    right.set_title("the same preferences, spent four ways")
-    save_figure(figure, path)
+    far = [row["validation/kl"] for row in validated]
+    proxy, meant = COLOURS["proxy"], COLOURS["gold"]
+    with styled():
+        figure = Figure(figsize=(10, 6.4))
+        grid = figure.add_gridspec(2)
+        above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
+        left, right = above.subplots(1, 2)
+        left.plot(steps, rewards, color=proxy, alpha=0.3, linewidth=1)
+        left.plot(steps, running_mean(rewards), color=proxy)
+        left.set(xlabel="GRPO step", ylabel="reward model's score (SD)")
+        left.set_title(f"The learned reward goes from {rewards[0]:.1f} to {rewards[-1]:.1f}")
+        right.plot(far, gold, color=meant, marker="o")
+        right.set(xlabel="KL from the base model (nats per response)", ylim=(0, 1))
+        right.set_ylabel("gold reward, validation")
+        right.set_title(f"Gold goes from {gold[0]:.2f} to {gold[-1]:.2f} over {far[-1]:.1f} nats")
+        names = list(table)[::-1]
+        colours = [COLOURS["policy" if name == "GRPO" else "reference"] for name in names]
+        golds, errors = ([table[name][key] or 0 for name in names] for key in ("gold", "gold_95"))
+        bars = below.subplots()
+        bars.barh(names, golds, xerr=errors, color=colours, capsize=3)
+        bars.set(xlabel="gold reward, unseen test prompts (black: 95% interval)", xlim=(0, 1))
+        best = names[golds.index(max(golds))]
+        bars.set_title(f"{best} has the most gold of the {len(names)}")
+        save_figure(figure, path)
 
 
 def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float]:

@@ -279,15 +279,25 @@ def pages_of_course() -> list[tuple[str, int, int]]:
     return found
 
 
+AFTER = "**After this page you can** "  # what a page may say of itself in a paragraph
+
+
+def topic_of(page: str) -> str:
+    """What a page of the course says that one can do after it, or else its title."""
+    source = (REPOSITORY / "notebooks" / f"{page}.py").read_text(encoding="utf-8")
+    parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
+    paragraphs = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE).split("\n\n")
+    said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
+    return " ".join((said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])).split())
+
+
 def course() -> str:
-    """notebooks/README.md: the words of each page, the minutes they take at 200 a minute, its exercises."""
-    rows, every = [], [0, 0, 0]
-    for page, words, asked in pages_of_course():
-        numbers = [words, round(words / 200), asked]
-        every = [one + other for one, other in zip(every, numbers, strict=True)]
-        rows.append([f"[{page}]({page}.ipynb)", *map(str, numbers)])
-    rows.append(["all", *map(str, every)])
-    titles = ["page", "words", "minutes for the words", "exercises"]
+    """notebooks/README.md: what each page enables, or else its title, and its exercises."""
+    pages = pages_of_course()
+    rows = [[f"[{n[:2]}]({n}.ipynb)", topic_of(n), str(asked or "")] for n, _, asked in pages]
+    words, exercises = sum(page[1] for page in pages), sum(page[2] for page in pages)
+    rows.append(["all", f"about {words / 200 / 60:.0f} hours for the words", str(exercises)])
+    titles = ["page", "what it is about, or what you can do after it", "exercises"]
     return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
 
 

@@ -37,9 +37,10 @@ from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_json, read_jsonl, save_figure, write_json, write_text
+from harness.files import display_path, read_jsonl, save_figure, write_json, write_text
 from harness.flags import AtLeastOne
 from harness.paths import RUNS
+from report.style import COLOURS, SERIES, styled
 from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.model import RewardModelReward
@@ -386,34 +387,34 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
-    """Gold over the run and against the KL, means of the seeds, and every seed's final number."""
+    """Gold against the distance, the mean of the seeds, beside GRPO's; and every seed's final number."""
     from matplotlib.figure import Figure
 
     label = "exact match" if study.world == "sums" else "gold reward"
-    names = list(results)
-    runs = [name for name in names if name in RECIPES]
-    figure = Figure(figsize=(16, max(5, 0.25 * len(names) + 1.4)), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    for i, name in enumerate(runs):
-        folders = [folder / f"{name}-{row['seed']}" for row in results[name]]
-        keys = ("step", f"validation/{study.distance[0]}", "validation/gold")
-        steps, far, gold = mean_curve(folders, keys)
-        style: dict[str, Any] = dict(color=f"C{i % 10}", linestyle=("-", "--", ":")[i // 10 % 3])
-        planned = read_json(folders[0] / "config.json")["steps"]
-        left.plot([step / planned for step in steps], smoothed(gold), label=name, **style)
-        middle.plot(far, smoothed(gold), marker=".", **style)
-    left.set(xlabel="part of the run", ylabel=f"{label}, validation prompts")
-    middle.set(xlabel=study.distance[1], ylabel=f"{label}, validation prompts")
-    figure.legend(fontsize=8, loc="outside lower center", ncols=8)
-    for i, name in enumerate(names[::-1]):
-        values = [row["gold"] for row in results[name]]
-        color = f"C{runs.index(name) % 10}" if name in runs else "tab:grey"
-        right.barh(i, statistics.mean(values), color=color, alpha=0.5)
-        right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
-    right.set_yticks(range(len(names)), names[::-1], fontsize=8)
-    right.set(xlabel=f"{label}, test prompts; a dot per seed", xlim=(0, 1))
-    figure.suptitle(f"{path.stem}: one start, means of the seeds")
-    save_figure(figure, path)
+    runs = [name for name in results if name in RECIPES]
+    ordered = sorted(results, key=lambda name: statistics.mean(r["gold"] for r in results[name]))
+    with styled():
+        figure = Figure(figsize=(10, max(5, 0.25 * len(results) + 1.4)))
+        left, right = figure.subplots(1, 2)
+        named = dict.fromkeys((*(runs[:1]), *(name for name in ordered[::-1] if name in runs)))
+        for i, name in enumerate(named):
+            folders = [folder / f"{name}-{row['seed']}" for row in results[name]]
+            far, gold = mean_curve(folders, (f"validation/{study.distance[0]}", "validation/gold"))
+            shown: dict[str, Any] = dict(color=SERIES[5], linewidth=1, label="others" * (i == 4))
+            if i < 4:  # the study's first, and the best three
+                shown = dict(color=SERIES[i], linestyle=("-", "--", "-.", ":")[i], label=name)
+            left.plot(far, smoothed(gold), zorder=3 - (i > 3), **shown)
+        left.set(xlabel=study.distance[1], ylabel=f"{label}, validation prompts")
+        left.set_title("Gold changes with the distance")
+        left.legend(fontsize=9)
+        for i, name in enumerate(ordered):
+            values = [row["gold"] for row in results[name]]
+            meaning = COLOURS["policy" if name in runs else "reference"]
+            right.plot(values, [i] * len(values), "o", color=meaning, alpha=0.6)
+        right.set_yticks(range(len(ordered)), ordered, fontsize=9)
+        right.set(xlabel=f"{label}, test prompts; a dot a seed", xlim=(0, 1))
+        right.set_title(f"{ordered[-1]} has the most on average")
+        save_figure(figure, path)
 
 
 def main(config: StudyConfig) -> None:

@@ -583,17 +583,20 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
 
 def draw_ends(axis: Any, policies: Mapping[str, list[list[dict[str, Any]]]]) -> None:
     """A point for each trained policy: does the judge like it, and do its answers end?"""
-    named = {"the four commands": "policy", UNPRICED: "bad", "DPO": "exact", START: "reference"}
+    named = {
+        "the four commands": COLOURS["policy"], UNPRICED: COLOURS["bad"], "DPO": SERIES[0],
+        START: COLOURS["reference"],
+    }  # fmt: skip
     for name, runs in policies.items():
         if name == BEST:
             continue
-        colour = COLOURS[named[name]] if name in named else SERIES[2]
+        colour = named.get(name, SERIES[2])
         points = [points[-1] for points in runs]
         shown = name if name in named else None
         xs, ys = ([point[key] for point in points] for key in ("ended", "preferred"))
         axis.plot(xs, ys, "o", color=colour, label=shown, markersize=8)
     axis.plot([], [], "o", color=SERIES[2], label="other engines")
-    axis.axhline(0.5, color="black", linewidth=1, linestyle=":")
+    axis.axhline(0.5, color=COLOURS["exact"], linewidth=1, linestyle=":")
     axis.set(xlabel="share of its answers that end", ylabel="preferred by the unseen judge")
     axis.set(xlim=(-0.03, 1.03), ylim=(0.2, 0.85))
     axis.set_title("The judge prefers policies whose answers end")

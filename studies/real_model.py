@@ -33,10 +33,11 @@ from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
 from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_json, read_jsonl, write_json
+from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
 from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
+from report.style import COLOURS, SERIES, styled
 from reward_model.accuracy_report import wilson_interval
 from rl.batches.rollout import Rollout, sample_rollout
 from studies.pages import markdown
@@ -53,7 +54,6 @@ BEST_OF = 8
 TOPICS = 16  # of the test, each asked for with every constraint
 SHOWN = 16  # answers that are kept to be read
 ROWS = 64  # that are sampled together
-POLICY, REFERENCE = "#0072B2", "#7F7F7F"  # the course's colours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,38 +215,50 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     """The way of each GRPO run, and what its constraints were worth before and after."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    reward, kl, bars = figure.subplots(1, 3, width_ratios=[1, 1, 1.3])
     runs = {n: rows for n, rows in found["curves"].items() if n.startswith("GRPO, seed")}
-    for (name, rows), line in zip(runs.items(), ("-", "--", ":"), strict=False):
-        steps, style = [row["step"] for row in rows], {"color": POLICY, "linestyle": line}
-        label = name.removeprefix("GRPO, ")
-        reward.plot(steps, [row["reward"] for row in rows], label=label, **style)
-        kl.plot(steps, [row["kl"] for row in rows], **style)
-    reward.set(title="GRPO's reward rises", xlabel="step", ylabel="share right in a batch of 32")
-    kl.set(
-        title="and the distance stays near 5 nats", xlabel="step", ylabel="KL to the start (nats)"
-    )
-    reward.set_ylim(0, 1)
-    reward.legend(frameon=False)
-    start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
+    with styled():
+        figure = Figure(figsize=(8.5, 6.2))
+        grid = figure.add_gridspec(2, height_ratios=[1, 1.15])
+        above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
+        reward, kl = above.subplots(1, 2)
+        for (name, rows), line, colour in zip(runs.items(), ("-", "--", ":"), SERIES, strict=False):
+            steps, style = [row["step"] for row in rows], {"color": colour, "linestyle": line}
+            label = name.removeprefix("GRPO, ")
+            reward.plot(steps, [row["reward"] for row in rows], label=label, **style)
+            kl.plot(steps, [row["kl"] for row in rows], **style)
+        reward.set(title="GRPO's reward rises with every seed", xlabel="step", ylim=(0, 1))
+        reward.set_ylabel("share right in a batch of 32")
+        farthest = max(row["kl"] for rows in runs.values() for row in rows)
+        told = f"The distance grows; at {farthest:.0f} nats a run stops"
+        kl.set(title=told, xlabel="step", ylabel="KL to the start (nats)", ylim=(0, None))
+        reward.legend(loc="lower right")
+        draw_constraints(below.subplots(), found["rows"])
+        save_figure(figure, path)
+
+
+def draw_constraints(axis: Any, rows: Mapping[str, Any]) -> None:
+    """The share of right answers to each constraint, before and after GRPO."""
+    start, after = rows[START][0]["right"], rows["GRPO"]
     places = range(len(CONSTRAINTS))
     means = [statistics.mean(row["right"][rule] for row in after) for rule in CONSTRAINTS]
     before = [start[rule] for rule in CONSTRAINTS]
-    sides = (before, 16, -0.2, START, REFERENCE), (means, 16 * len(after), 0.2, "GRPO", POLICY)
-    for shares, answers, shift, label, color in sides:
-        bars.barh([p + shift for p in places], shares, 0.4, label=label, color=color)
-        for place, share in zip(places, shares, strict=True):
+    sides = (before, 16, -0.2, START, "reference"), (means, 16 * len(after), 0.2, "GRPO", "policy")
+    for shares, answers, shift, label, meaning in sides:
+        bars = [p + shift for p in places]
+        axis.barh(bars, shares, 0.4, label=label, color=COLOURS[meaning])
+        for place, share in zip(bars, shares, strict=True):
             ends = wilson_interval(share * answers, answers)
-            bars.plot(ends, [place + shift] * 2, color="black", linewidth=1.2)
-    names = [labelled(rule) for rule in CONSTRAINTS]
-    bars.set(
-        title="six trained constraints rise", yticks=list(places), yticklabels=names, xlim=(0, 1),
-        xlabel="share right on unseen topics (black: 95%)",
+            axis.plot(ends, [place] * 2, color=COLOURS["exact"], linewidth=1.2)
+    trained = [rule not in HELD_OUT for rule in CONSTRAINTS]
+    rising = sum(a > b and t for a, b, t in zip(means, before, trained, strict=True))
+    axis.set(
+        title=f"{rising} of {sum(trained)} trained constraints are kept more often, on unseen topics",
+        yticks=list(places), yticklabels=[labelled(rule) for rule in CONSTRAINTS], xlim=(0, 1),
+        xlabel="share of right answers (black: 95% interval)",
     )  # fmt: skip
-    bars.invert_yaxis()
-    bars.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17))
-    figure.savefig(path, dpi=150)
+    axis.grid(axis="y", visible=False)
+    axis.invert_yaxis()
+    axis.legend(loc="lower right", ncols=2)
 
 
 CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")

@@ -51,6 +51,7 @@ LEFT = {  # a part of a command: why it is not run
     "mine.jsonl": "somebody answers (tests/reward_model/test_annotate.py)",
     "blind.jsonl": "likewise (tests/rl/test_asked_alike.py)",
     "runs/my-": "comes of these answers",
+    "runs/demo/pretraining": "comes of the demo",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own
@@ -131,12 +132,11 @@ def furnish(folder: Path) -> Path:
         {"chosen": talk.format(n, "Let us see."), "rejected": talk.format(n, "No!")}
         for n in numbers
     ]
-    own = [{"prompt": f"Q{n}?", "chosen": f" yes {n}", "rejected": " no"} for n in numbers]
-    for name, rows in (("hh", hh), ("pairs", own)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "hh.jsonl").write_text("".join(json.dumps(row) + "\n" for row in hh))
+    shutil.copy(REPOSITORY / "docs" / "sample_pairs.jsonl", folder / "pairs.jsonl")
     (folder / "prompts.txt").write_text("Who?\nWhy?\n")
     (folder / "mine.py").write_text("from rl.equations.kl import k3 as loss\n")
-    save_hf(glassbox_gpt(), folder / "mine", GLASSBOX)
+    save_hf(glassbox_gpt(context=128), folder / "mine", GLASSBOX)
     return folder
 
 

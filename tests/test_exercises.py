@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from course.exercises import answer_of, load, names, verdict
+from course.exercises import all_cases, answer_of, load, names, verdict
 from course.exercises.entries import mistakes_of
+from course.exercises.questions import QUESTIONS
 
 from data.collate import first_eos_mask
 from gpt.llama import RMSNorm, rotated, rotation
@@ -33,9 +35,7 @@ SAME_NAME = {
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    norm = RMSNorm(len(weight), eps)
-    norm.weight.data = weight
-    return norm(x)
+    return torch.func.functional_call(RMSNorm(len(weight), eps), {"weight": weight}, x)
 
 
 def rotary(x: torch.Tensor, positions: torch.Tensor, base: float) -> torch.Tensor:
@@ -43,6 +43,7 @@ def rotary(x: torch.Tensor, positions: torch.Tensor, base: float) -> torch.Tenso
 
 
 LIBRARY = {
+    "attention": partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True),
     "answered_returns": advantages.discounted_returns,
     "best_of_n_kl": best_of_n.best_of_n_kl,
     "distillation_loss": lambda student, teacher: kl_from_logits(teacher, student),
@@ -80,6 +81,103 @@ def test_a_changed_line_is_caught_and_named(name: str) -> None:
     for mistake in mistakes:
         found = verdict(name, mistake.function)
         assert (found.word, found.mistake) == ("mistake", mistake.says), mistake.change
+
+
+def through(change: Any, function: Any, place: int) -> Any:
+    """The function with one argument changed before it is used."""
+    return lambda *given: function(*given[:place], change(given[place]), *given[place + 1 :])
+
+
+@each_exercise
+def test_a_gradient_turned_round_or_missing_is_refused(name: str) -> None:
+    """A loss whose numbers are right and whose step does the opposite must not pass."""
+    exercise = load(name)
+    arguments = exercise.worked[0].arguments
+    for argument in exercise.trained(arguments):
+        place = list(arguments).index(argument)
+        for change in (lambda x: 2 * x.detach() - x, lambda x: x.detach()):
+            found = verdict(name, through(change, exercise.solution, place))
+            assert found.word.startswith("gradient") or found.mistake, (argument, found.text)
+
+
+UNUSED = {"part_of_the_loss": ("parts", "rank")}  # to divide by them is a mistake
+
+
+@each_exercise
+def test_an_argument_that_is_not_looked_at_is_refused(name: str) -> None:
+    """A function that takes a mask to be True, a tensor to be 0, a setting to be that of one case."""
+    exercise = load(name)
+    first, *_, last = [case.arguments for case in all_cases(exercise)]
+    for place, argument in enumerate(first):
+        changes = [lambda _, one=case[argument]: one for case in (first, last)]
+        if isinstance(first[argument], torch.Tensor):
+            changes = [lambda x: x == x if x.dtype == torch.bool else 0 * x.nan_to_num()]
+        for change in changes if argument not in UNUSED.get(name, ()) else ():
+            found = verdict(name, through(change, exercise.solution, place))
+            assert found.word != "right", argument
+
+
+def looped(logits: Any, tokens: Any, prompt_lengths: Any, mask: Any) -> torch.Tensor:
+    scores, out = logits.log_softmax(-1), torch.zeros(mask.shape)
+    for n, t in mask.nonzero().tolist():
+        stands = prompt_lengths[n] + t
+        out[n, t] = scores[n, stands - 1, tokens[n, stands]].item()
+    return out
+
+
+def of_two_verdicts(table: torch.Tensor) -> torch.Tensor:
+    (a, b), (c, d) = table[:2, :2]
+    n = a + b + c + d
+    chance = ((a + b) * (a + c) + (c + d) * (b + d)) / n**2
+    return ((a + d) / n - chance) / (1 - chance)
+
+
+def without_rows_cut_off(tokens: torch.Tensor, eos_id: int) -> torch.Tensor:
+    eos = tokens == eos_id
+    return (eos.cumsum(1) - eos.long() == 0) & eos.any(1, keepdim=True)
+
+
+def by_absolute_deviation(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
+    centred = (x := rewards.view(-1, group_size)) - x.mean(1, keepdim=True)
+    return (centred / (centred.abs().mean(1, keepdim=True) + 1e-4)).view(-1, 1)
+
+
+def narrow(log_probs: Any, old: Any, advantages: Any, clip_low: float, clip_high: float) -> Any:
+    ratio = (log_probs - old).exp()
+    clipped = ratio.clamp(1 - clip_high, 1 + clip_low)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def ipo_of_the_chosen(chosen: Any, rejected: Any, ref: Any, ref_rejected: Any, beta: float) -> Any:
+    gap = (chosen - ref) - (2 * rejected.detach() - rejected - ref_rejected)
+    return (gap - 1 / (2 * beta)) ** 2
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "told"),
+    [
+        ("token_log_probs", looped, "gradient nothing"),
+        ("ipo_loss", ipo_of_the_chosen, "gradient sign"),
+        ("kappa", of_two_verdicts, ""),
+        ("informative_groups", lambda c, G: (c.view(-1, G).float().std(1) > 0.4).float().mean(), ""),
+        ("sequence_mean", lambda loss, mask: ((loss * mask).sum(1) / mask.sum(1)).mean(), "mistake"),
+        ("response_mask", lambda tokens, _: (tokens == 0).cumsum(1) - (tokens == 0).long() == 0, "eos_id"),
+        ("gae", lambda r, V, mask, gamma, lam: load("gae").solution(r, V, mask, lam, gamma), "lam"),
+        ("clipped_surrogate", narrow, "clip_high"),
+        ("rms_norm", lambda x, w, eps: load("rms_norm").solution(x, w**2, eps), "weight"),
+        ("k3", lambda p, ref: load("k3").solution(p, ref).clamp(max=1.0), "1"),
+        # of these some worked case is what a typical mistake gives, and they are not that mistake
+        ("response_mask", without_rows_cut_off, "place"),
+        ("group_advantages", by_absolute_deviation, "place"),
+        ("mean_score", lambda x, mask: x.masked_fill(~mask, -torch.inf).amax(1), "place"),
+        ("prefix_scores", lambda x, mask: x.cummax(1).values * mask, "place"),
+    ],
+)  # fmt: skip
+def test_a_wrong_answer_of_no_list_is_refused(name: str, function: Any, told: str) -> None:
+    """What is told: the word, or an argument that the sentence names."""
+    found = verdict(name, function)
+    assert found.word != "right"
+    assert told in found.word or (found.mistake and told in found.mistake), found.text
 
 
 def reversed_kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -121,3 +219,41 @@ def test_the_solution_on_a_page_passes_its_check() -> None:
         name = re.findall(r"^def (\w+)", code, re.M)[-1]
         said = verdict(exercise, space[name])
         assert said.word == "right", f"{page}, {exercise}: {said.text}"
+
+
+def beta_of(nats: float) -> float:
+    """By listing answers: the beta whose best policy is that far from a normal reference."""
+    rewards = torch.linspace(-12, 12, 20_001, dtype=torch.float64)
+    reference = (-(rewards**2) / 2).softmax(0)
+    low, high = 0.01, 10.0
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        best = (-(rewards**2) / 2 + rewards / middle).softmax(0)
+        far = (best * (best / reference).log()).nansum()
+        low, high = (middle, high) if far > nats else (low, middle)
+    return middle
+
+
+WORKED_OUT = {
+    "answers_for_four_nats": max(n for n in range(1, 500) if best_of_n.best_of_n_kl(n) <= 4),
+    "beta_for_five_nats": beta_of(5.0),
+    "length_of_a_tenth": min(L for L in range(1, 500) if math.exp(-0.04 * L) < 0.1),
+    "steps_in_one_direction": sum([0.05**0.5] * 200) ** 2,
+    "three_starts": " C",
+    "true_share": min(range(101), key=lambda w: abs(0.8 * w + 0.2 * (100 - w) - 56)) / 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(QUESTIONS))
+def test_a_question_takes_the_answer_that_was_worked_out_and_says_why_others_are_wrong(
+    name: str,
+) -> None:
+    question = QUESTIONS[name]
+    assert verdict(name, WORKED_OUT[name]).word == "right"
+    assert verdict(name, None).word == "empty"
+    assert question.wrong
+    for answer, reason in question.wrong.items():
+        found = verdict(name, answer)
+        assert found.word == "mistake" and reason in found.text
+    for answer in (-1, "z", [], question.hint):
+        assert verdict(name, answer).word == "number"

@@ -33,6 +33,7 @@ ROOMS = ("equations", "batches", "rewards", "run")  # of rl/, likewise
 LOOP = ("loop", "actor_critic")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
+    "data/files/published.py": {"huggingface_hub", "pyarrow"},
     "gpt/gguf_file.py": {"gguf"},
     "gpt/huggingface.py": {"huggingface_hub"},
     "gpt/tokenizer_files.py": {"tokenizers"},

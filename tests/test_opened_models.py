@@ -290,12 +290,15 @@ def test_a_run_is_called_as_the_published_model_that_it_comes_from(place: Path) 
     assert GRPOConfig().model_name == "tiny"
 
 
-def test_the_four_commands_as_their_page_prints_them(place: Path) -> None:
+def test_the_five_commands_as_their_page_prints_them(place: Path) -> None:
     """But for fewer steps: every other setting is that of the model's row."""
     page = (REPOSITORY / "docs" / "your_pairs.md").read_text(encoding="utf-8")
     printed = [line for line in page.splitlines() if line.startswith("python -m ")]
-    names = ("reward_model.reward_model_training", "rl.grpo_engine", "rl.talk", "rl.export")
-    train, steer, ask, give = (
+    names = (
+        *("reward_model.reward_model_training", "rl.grpo_engine", "rl.talk", "rl.export"),
+        "reward_model.annotate",
+    )
+    train, steer, ask, give, blind = (
         next(shlex.split(line)[1:] for line in printed if f" {name} " in line) for name in names
     )
     short = ["--device", "cpu", "--ranks", 1, "--steps", 2]
@@ -315,6 +318,8 @@ def test_the_four_commands_as_their_page_prints_them(place: Path) -> None:
     assert asked.returncode == 0 and "reward" in asked.stdout, asked.stderr
     given = command(*give, cwd=place)
     assert given.returncode == 0 and (place / "steered" / "config.json").exists(), given.stderr
+    told = command(*blind, "--device", "cpu", cwd=place, given=b"1\nq\n")
+    assert told.returncode == 0 and (place / "blind.jsonl").exists(), told.stderr
 
 
 def test_a_learning_rate_ten_times_the_usual_is_warned_of(

@@ -21,7 +21,7 @@ CODE = (*PRODUCT, "conformance", "scripts", "studies", "bench")
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *("NN_topic.py", "my_rewards.py", "mine.py", "filter.py", "my_file.py", "FILE.py", "file.py"),
     *("table.md", "_engine.py", "tis_engine.py", "STUDY.md", "study_budget.md", "gpu.json", "x.py"),
-    *("my_engine.py", "answers.py", "slides.md"),
+    *("my_engine.py", "answers.py", "slides.md", "to_tensorboard.py"),
 }
 
 

@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
-from data.records import RECORDED, TURNS
+from data.records import RECORDED, SPLIT_KEY, TURNS
 from data.templates import (
     HEADINGS,
     ChatForm,
@@ -26,6 +26,8 @@ from data.templates import (
     instruction_text,
     stripped,
 )
+
+UNANSWERED = "no answer at the end"
 
 
 class DropRow(Exception):
@@ -48,6 +50,8 @@ class Content(NamedTuple):
     sides: Sequence[Answered]  # the chosen and the rejected one, or the only one
     answer: Any = None  # the ground truth
     repeated: bool = False  # the answers began with the prompt
+    tied: bool = False  # neither of the two is the better one
+    truth: str = "answer"  # the column that holds the ground truth
 
 
 # The marks of chats that models are known by; what ends a text or a turn, and all others.
@@ -129,9 +133,12 @@ class Format:
     read: Callable[[Row], Content]
     more: tuple[str, ...] = ()  # keys that it also reads where they are there
     values: type | tuple[type, ...] = object
+    holds: str = ""  # what the last value, a text, has in it
 
     def matches(self, row: Row) -> bool:
-        return row.keys() >= {*self.keys} and isinstance(row[self.keys[-1]], self.values)
+        last = row.get(self.keys[-1])
+        fits = row.keys() >= {*self.keys} and isinstance(last, self.values)
+        return fits and (not self.holds or self.holds in str(last))
 
     def content(self, row: Row) -> Content:
         """What a row holds; its `answer` is the ground truth, unless the format has another one."""
@@ -140,7 +147,8 @@ class Format:
             raise DropRow(f"no place for {lost[0]!r}")
         content = self.read(row)
         if content.answer is None:
-            content = without_question(row, content)._replace(answer=ground_truth(row))
+            name, truth = ground_truth(row)
+            content = without_question(row, content)._replace(answer=truth, truth=name)
         return content
 
 
@@ -171,7 +179,8 @@ def without_question(row: Row, content: Content) -> Content:
             if content.sides[0].prompt != question:  # but in the template
                 ends = [end.strip() for end in ends]
             pairs = zip(content.sides, ends, strict=True)
-            return Content([side._replace(response=end) for side, end in pairs], repeated=True)
+            sides = [side._replace(response=end) for side, end in pairs]
+            return content._replace(sides=sides, repeated=True)
     if any(TRANSCRIPT.match(text) for text in texts):
         raise DropRow(DIFFERS)
     return content
@@ -187,8 +196,11 @@ def asked(turns: list[Turn]) -> tuple[Turn, ...]:
 
 
 def alpaca_side(row: Row, key: str) -> Answered:
-    """Alpaca style: instruction, input, output, and chosen and rejected in preference files."""
-    more = text_of(row, "input") if row.get("input") else ""
+    """Alpaca style: instruction, input, output, and chosen and rejected in preference files.
+
+    Dolly calls the input `context`.
+    """
+    more = next((text_of(row, key) for key in ("input", "context") if row.get(key)), "")
     turn = Turn("user", instruction_text(text_of(row, "instruction"), more))
     return Answered(asked(joined(system_of(row), [turn])), text_of(row, key).strip())
 
@@ -259,12 +271,17 @@ def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
     raise DropRow(DIFFERS)
 
 
+# Other names: OpenAI's newer one of the system, and those of ShareGPT.
+ROLES = {"developer": "system", "human": "user", "gpt": "assistant"}
+
+
 def turns_of(row: Row, key: str) -> list[Turn]:
-    """The messages under `key`: a list of {role, content}."""
+    """The messages under `key`: a list of {role, content}, or of ShareGPT's {from, value}."""
     messages, turns = field(row, key), list[Turn]()
     for message in messages if isinstance(messages, list) else [messages]:
-        role = str(message.get("role")).lower() if isinstance(message, dict) else None
-        role = "system" if role == "developer" else role  # OpenAI's newer name
+        named = message if isinstance(message, dict) else {}
+        role = str(named.get("role", named.get("from"))).lower()
+        role = ROLES.get(role, role)
         if role not in HEADINGS:
             raise BadRow(
                 f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)} "
@@ -284,7 +301,7 @@ def recorded_turns(row: Row) -> tuple[Turn, ...] | None:
 def content_of(message: Row) -> str:
     """The text of a message, or of its parts, one after the other; DropRow for a part of another kind."""
     if not isinstance(message.get("content"), list):
-        return text_of(message, "content")
+        return text_of(message, "value" if "from" in message else "content")
     texts = []
     for part in message["content"]:
         if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
@@ -295,27 +312,36 @@ def content_of(message: Row) -> str:
     return "".join(texts)
 
 
-def chat_side(row: Row, key: str) -> Answered:
-    """The conversation under `key`, which may hold that of `prompt` again.
+def chat_side(row: Row, key: str, asks: str = "") -> Answered:
+    """The conversation under `key`, which may hold that of `prompt`, or of the column `asks`, again.
 
-    Its last turn, which must be the assistant's, is the answer. After a prompt of messages a string is
-    one, too.
+    Its last turn, which must be the assistant's, is the answer. After messages a string is one, too, and
+    in a layout that has a name for its question, `asks`.
     """
-    if isinstance(row.get(key), str) and isinstance(row.get("prompt"), MESSAGES):
-        return Answered(asked(opening_of(row)), text_of(row, key).strip())
+    as_turns, asks = bool(asks) or isinstance(row.get("prompt"), MESSAGES), asks or "prompt"
+    if isinstance(row.get(key), str) and as_turns:
+        return Answered(asked(opening_of(row, asks)), text_of(row, key).strip())
     *before, last = turns_of(row, key) or [Turn("none", "")]
     if last.role != "assistant":
-        raise DropRow("no answer at the end")
+        raise DropRow(UNANSWERED)
     said = row[key][-1] if isinstance(row[key], list) else row[key]
-    return Answered(asked(joined(opening_of(row), before)), last.text, is_learned(said))
+    return Answered(asked(joined(opening_of(row, asks), before)), last.text, is_learned(said))
 
 
-def opening_of(row: Row) -> list[Turn]:
-    """The turns of `prompt`, a list or one user's string, after the system turn of another column."""
-    if isinstance(row.get("prompt"), MESSAGES):
-        turns = turns_of(row, "prompt")
+def talk_side(row: Row, key: str) -> Answered:
+    """A conversation that ends with its answer, or with the user: then it is a prompt."""
+    turns = turns_of(row, key)
+    if turns and turns[-1].role == "user":
+        return Answered(asked(joined(opening_of(row), turns)), None)
+    return chat_side(row, key)
+
+
+def opening_of(row: Row, asks: str = "prompt") -> list[Turn]:
+    """The turns of `asks`, a list or one user's string, after the system turn of another column."""
+    if isinstance(row.get(asks), MESSAGES):
+        turns = turns_of(row, asks)
     else:
-        turns = [Turn("user", text_of(row, "prompt").strip())] if "prompt" in row else []
+        turns = [Turn("user", text_of(row, asks).strip())] if asks in row else []
     return joined(system_of(row), turns)
 
 
@@ -324,6 +350,41 @@ def system_of(row: Row) -> list[Turn]:
     return [Turn("system", text_of(row, key).strip()) for key in SYSTEM if row.get(key)]
 
 
+# Two answers, and a column that says which one is better.
+
+
+def judged(
+    name: str, asks: str, answers: tuple[str, str], by: str, verdicts: tuple[str, str, str]
+) -> Format:
+    """A format whose column `by` says which of two answers is chosen; a tie is a prompt, and no pair."""
+
+    def read(row: Row) -> Content:
+        """Both sides, the better one first."""
+        said = str(field(row, by)).strip().lower().removesuffix(".0")
+        better = next((i for i, words in enumerate(verdicts) if said in words.split(", ")), None)
+        if better is None or not said:
+            raise BadRow(f"{by!r} is {said!r:.40}, expected {', '.join(filter(None, verdicts))}")
+        sides = [chat_side(row, key, asks) for key in answers]
+        return Content(sides[::-1] if better == 1 else sides, tied=better == 2)
+
+    return Format(name, (*answers, by, *filter(None, [asks])), read, SYSTEM)
+
+
+def rated_answers(row: Row) -> Content:
+    """UltraFeedback (Cui et al. 2023, arXiv:2310.01377): the best of the answers, and the worst."""
+    given = field(row, "completions")
+    if not (isinstance(given, list) and all(isinstance(each, dict) for each in given)):
+        raise BadRow(f"'completions' is {given!r:.40}, expected a list of rated answers")
+    rated = [(amount(field(each, "overall_score")), text_of(each, "response")) for each in given]
+    rated = sorted((each for each in rated if each[0] == each[0]), key=lambda each: each[0])
+    if len(rated) < 2:
+        raise DropRow("fewer than two rated answers")
+    prompt = asked(opening_of(row, "instruction"))
+    sides = [Answered(prompt, text.strip()) for _, text in (rated[-1], rated[0])]
+    return Content(sides, tied=rated[0][0] == rated[-1][0])
+
+
+TRUTHS = ("answer", "ground_truth", "solution", "reward_model")  # columns, the first one counts
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
@@ -345,19 +406,42 @@ def gsm8k(row: Row) -> Content:
     return Content([Answered(prompt, response)], number)
 
 
-def question(row: Row) -> Content:
-    """A prompt alone, or with the ground truth that a rule needs, which is its answer as well."""
-    messages, truth = isinstance(row.get("prompt"), MESSAGES), ground_truth(row)
-    prompt = asked(opening_of(row)) if messages else text_of(row, "prompt")
-    return Content([Answered(prompt, truth if isinstance(truth, str) else None)], truth)
+def question(row: Row, asks: str = "prompt") -> Content:
+    """A prompt alone, or with the ground truth that a rule needs, which is its answer as well.
+
+    The answer to a problem of MATH is its solution, which shows the way.
+    """
+    verbatim = asks == "prompt" and not isinstance(row.get(asks), MESSAGES)
+    prompt = text_of(row, asks) if verbatim else asked(opening_of(row, asks))
+    name, truth = ground_truth(row)
+    learned = row["solution"] if asks == "problem" and row.get("solution") else truth
+    side = Answered(prompt, learned if isinstance(learned, str) else None)
+    return Content([side], truth, truth=name)
 
 
-def ground_truth(row: Row) -> Any:
-    """A row's `answer`: a number as text, which a rule can compare, any other value as it is."""
-    value = row.get("answer")
+def ground_truth(row: Row) -> tuple[str, Any]:
+    """A row's `answer`, or else what others call it, and that name. A number is text, for a rule.
+
+    `reward_model` is verl's. A solution of several lines counts if it ends in a box or after "####", for
+    no answer could equal the whole of it.
+    """
+    inner = row.get("reward_model")
+    values = {name: row.get(name) for name in TRUTHS}
+    values["reward_model"] = inner.get("ground_truth") if isinstance(inner, dict) else None
+    way = str(values["solution"]).strip()
+    if "\n" in way and "####" not in way and "boxed" not in way:
+        values["solution"] = None
+    name = next((name for name, value in values.items() if value is not None), "answer")
+    value = values[name]
     if type(value) in (int, float):
-        return str(value)
-    return text_of(row, "answer") if isinstance(value, str) else value
+        return name, str(value)
+    return name, text_of(values, name) if isinstance(value, str) else value
+
+
+def label_of(row: Row) -> bool | None:
+    """Whether the answer of a row is labelled as a good one; None without a label."""
+    said = next((str(row[key]).lower() for key in LABELS if row.get(key) is not None), "")
+    return {"true": True, "1": True, "false": False, "0": False}.get(said)
 
 
 def recorded_sides(row: Row) -> dict[str, Any]:
@@ -397,6 +481,8 @@ def lead_of(row: Row) -> float | None:
     None without two ratings. The first two numbers count; 4,5 and 9/10 are some.
     """
     both = [(row[a], row[b]) for a, b in ratings(tuple(row)).items()]
+    if isinstance(each := row.get("rating"), list) and len(each) == 2 and each[0] == each[1]:
+        return 0.0  # argilla's, in the order of the models: a tie is all that it tells
     leads = [amount(a) - amount(b) for a, b in both if a not in (None, "") and b not in (None, "")]
     return next((lead for lead in leads if lead == lead), leads[0] if leads else None)
 
@@ -408,22 +494,51 @@ def amount(value: object) -> float:
 
 
 PAIR = ("chosen", "rejected")
+LABELS = ("label", "kto_tag")  # true: a good answer, false: a bad one
 OWN = (*RECORDED, TURNS, "verdict", "repeat")
 OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
-CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
+TO_QUESTION = partial(chat_side, asks="question")
+CHAT, INPUT, DOLLY = ("prompt", *SYSTEM), ("input", *SYSTEM), ("context", "input", *SYSTEM)
+
+# Name, question, answers, and the column that judges: what says that the first one is better, that the
+# second is, and that neither is.
+JUDGED = (
+    ("PKU-SafeRLHF", "prompt", ("response_0", "response_1"), "better_response_id", ("0", "1", "")),
+    ("HelpSteer3", "context", ("response1", "response2"), "overall_preference",
+     ("-3, -2, -1", "1, 2, 3", "0")),
+    ("SHP", "history", ("human_ref_A", "human_ref_B"), "labels", ("1", "0", "")),
+    ("LMArena", "", ("conversation_a", "conversation_b"), "winner",
+     ("model_a", "model_b", "tie, tie (bothbad), both_bad")),
+)  # fmt: skip
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
-    Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
+    *(judged(*layout) for layout in JUDGED),
+    Format("UltraFeedback", ("instruction", "completions"), rated_answers, SYSTEM, list),
+    Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM, str, "####"),
     Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT),
     Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
+    Format("Dolly", ("instruction", "response"), each(alpaca_side, "response"), DOLLY),
+    *(
+        Format(
+            f"{asks} and pairs",
+            (asks, *PAIR),
+            each(partial(chat_side, asks=asks), *PAIR),
+            SYSTEM,
+            kinds,
+        )
+        for asks, kinds in (("conversations", MESSAGES), ("question", str), ("input", str))
+    ),
     Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, MESSAGES),
     Format(
         "conversational preferences", (*PAIR, "prompt"), each(chat_side, *PAIR), SYSTEM, MESSAGES
     ),
     OWN_PAIRS,
     Format("HH-RLHF", PAIR, each(hh_side, *PAIR), (), str),
-    Format("conversations", ("messages",), each(chat_side, "messages"), CHAT, list),
+    *(
+        Format("conversations", (key,), each(talk_side, key), CHAT, list)
+        for key in ("messages", "conversations")
+    ),
     *(
         Format(f"{key}s", keys, each(chat_side, key), SYSTEM, MESSAGES)
         for key in ("completion", "response")
@@ -431,5 +546,40 @@ FORMATS = (
     ),
     Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
     Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
-    Format("prompts", ("prompt",), question, ("answer",)),
+    Format("question, response", ("question", "response"), each(TO_QUESTION, "response"), SYSTEM),
+    Format("prompts", ("prompt",), question, TRUTHS),
+    *(
+        Format(f"{asks}s", (asks,), partial(question, asks=asks), TRUTHS + SYSTEM, str)
+        for asks in ("question", "problem")
+    ),
+)
+
+# Layouts that no line above reads: the name, its keys, and in Python what a `row` of it becomes. More of
+# them are in data/README.md.
+OTHERS = (
+    ("Countdown", {"nums", "target"},
+     "{**row, 'prompt': 'Use each of {nums} once, with + - * / and brackets, to make {target}.\\n'"
+     ".format(**row)}"),
+    ("OpenAI's preferences", {"input", "preferred_output", "non_preferred_output"},
+     "{'prompt': row['input']['messages'], 'chosen': row['preferred_output'], 'rejected': "
+     "row['non_preferred_output']}"),
+)  # fmt: skip
+LINES = """{} rows are another layout: these lines make mine.jsonl of theirs.jsonl
+python -c "
+import json
+for row in map(json.loads, open('theirs.jsonl', encoding='utf-8')): print(json.dumps({}))" > mine.jsonl"""
+ELSEWHERE = "data/README.md has those that do"
+
+
+def converter(row: Row) -> str:
+    """What makes rows of ours of such a row: three lines, or the place to look."""
+    found = (LINES.format(name, make) for name, keys, make in OTHERS if keys <= row.keys())
+    return next(found, ELSEWHERE)
+
+
+# What --columns may call a column.
+FIELDS = sorted(
+    {"text", "verdict", SPLIT_KEY, *LABELS, *LEARNED, *TRUTHS, *SYSTEM}.union(
+        *({*kind.keys, *kind.more} for kind in FORMATS)
+    )
 )

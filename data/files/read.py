@@ -21,15 +21,22 @@ from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from data.files.columns import rows_of
 from data.files.formats import (
+    ELSEWHERE,
     FORMATS,
+    LABELS,
     LEARNED,
     OWN_PAIRS,
+    TRUTHS,
+    UNANSWERED,
     Answered,
     Content,
     DropRow,
     Format,
+    converter,
     is_learned,
+    label_of,
     lead_of,
     mark_in,
     ratings,
@@ -40,16 +47,17 @@ from data.files.formats import (
 )
 from data.files.rows import (
     BadRow,
+    OtherKind,
     Row,
     bad_row,
     holds_rows,
     listed,
     of_folder,
-    rows_of,
     text_in,
     text_of,
 )
 from data.records import (
+    LABEL,
     RECORDED,
     SPLIT_KEY,
     PreferenceRecord,
@@ -127,16 +135,19 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def read_preferences(
-    path: str | Path, chat: ChatForm | None = None
+    path: str | Path, chat: ChatForm | None = None, *, labelled: bool = False
 ) -> ReadResult[PreferenceRecord]:
     """Read (prompt, chosen, rejected) records.
+
+    With `labelled` also single answers with a label, which are half a pair: the side that is not there
+    is "", and `meta` has the label.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
     answers, equal scores, and of reward_model/annotate.py ties, skipped and repeated pairs. `meta` has
     recorded tokens, by which pairs are then compared, and whether the first or the second answer shown
     was chosen.
     """
-    return _read(path, _preference, chat)
+    return _read(path, _half_or_pair if labelled else _preference, chat)
 
 
 def read_responses(path: str | Path, chat: ChatForm | None = None) -> ReadResult[ResponseRecord]:
@@ -170,7 +181,7 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
     """
     columns: dict[str, None] = {}
     others: set[Path] = set()
-    if Path(path).is_dir():
+    if Path(path).is_dir() and not holds_rows(path):
         files = sorted(Path(path).glob("*.txt"))
         texts = [text_in(file) for file in files]
         others = {Path(path, name) for name in glob("**", root_dir=path, recursive=True)} - {*files}
@@ -241,8 +252,10 @@ UNLEARNED = "marked as not to be learned"
 
 def _texts(kind: Format, side: Sequence[Answered], what: str, row: Row) -> tuple[str, str]:
     """Prompt and answer of the one side that is given; BadRow where such rows have none."""
+    if side and side[0].response is None and kind.name == "conversations":
+        raise DropRow(UNANSWERED)
     if not side or side[0].response is None:
-        raise BadRow(f"{kind.name} rows hold no {what} (data/README.md has those that do)")
+        raise OtherKind(f"{kind.name} rows hold no {what}: {converter(row)}")
     if not (side[0].learned and is_learned(row)):
         raise DropRow(UNLEARNED)
     return side[0].prompt, side[0].response
@@ -251,7 +264,9 @@ def _texts(kind: Format, side: Sequence[Answered], what: str, row: Row) -> tuple
 UNDECIDED = ("tie", "skip")  # a person's verdicts that prefer neither answer
 
 
-def _require_verdict(row: Row) -> None:
+def _require_verdict(row: Row, content: Content) -> None:
+    if content.tied:
+        raise DropRow("neither answer is the better one")
     if row.get("verdict") in UNDECIDED:
         raise DropRow(f"verdict {row['verdict']!r}")
     if (
@@ -267,12 +282,27 @@ def _require_text(prompt: str, response: str) -> None:
         raise DropRow("empty answer")
 
 
+def _half_or_pair(kind: Format, content: Content, row: Row) -> PreferenceRecord:
+    """A pair, or what a row with one answer and its label holds of one."""
+    label = label_of(row)
+    if label is None or len(content.sides) > 1:
+        return _preference(kind, content, row)
+    prompt, answer = _texts(kind, content.sides, "answers", row)
+    _require_text(prompt, answer)
+    return PreferenceRecord(prompt, *((answer, "") if label else ("", answer)), {LABEL: label})
+
+
 def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
+    if len(content.sides) == 1 and label_of(row) is not None:
+        raise OtherKind(
+            f"{kind.name} rows with a label hold no pairs: python -m rl.dpo_engine --loss kto learns from "
+            "labelled answers"
+        )
     rejected = _texts(kind, content.sides[1:], "preference pairs", row)
     chosen = _texts(kind, content.sides[:1], "preference pairs", row)
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
-    _require_verdict(row)
+    _require_verdict(row, content)
     meta = recorded_sides(row) if kind is OWN_PAIRS else {}
     sides = [meta.get("chosen_tokens"), meta.get("rejected_tokens")]  # two of them may read alike
     if None in sides:
@@ -289,8 +319,8 @@ def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
     texts = _texts(kind, content.sides[:1], "answers", row)
     _require_text(*texts)
-    _require_verdict(row)
-    if any(str(row.get(key)).lower() == "false" for key in ("label", "kto_tag")):
+    _require_verdict(row, content)
+    if label_of(row) is False:
         raise DropRow("labelled as a bad answer")
     return ResponseRecord(*texts)
 
@@ -317,6 +347,8 @@ def _read(
     foreign: Counter[str] = Counter()
     columns: dict[str, None] = {}
     rated: dict[str, str] = {}
+    truths: set[str] = set()
+    is_prompt = convert is _prompt
     kind: Format | None = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
@@ -327,7 +359,7 @@ def _read(
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
             form = None if recorded else chat
             ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
-            sides = [written(side, form, learned=convert is not _prompt) for side in ended]
+            sides = [written(side, form, learned=not is_prompt) for side in ended]
             content = found._replace(sides=sides)
             turns = recorded_turns(row) if recorded else sides[0].turns
             record = replace(
@@ -343,6 +375,9 @@ def _read(
             answers = sum(side.response is not None for side in content.sides)
             notes["a mark of the end taken off"] += list(ended) != list(found.sides)
             notes["prompt taken off the head of the answers"] += content.repeated
+            if is_prompt and found.answer is not None and found.truth != "answer":
+                notes[f"ground truth from {found.truth!r}"] += 1
+            truths |= {found.truth} if found.answer is not None else set()
             notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
             notes["ratings that are no numbers"] += lead != lead
             notes["a list written as text, such as of messages in a table,"] += (
@@ -368,6 +403,7 @@ def _read(
         notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
     notes["the same two answers judged the other way round"] += _contradicted(records)
     used = {SPLIT_KEY, ""}.union(kind.keys, kind.more, rated, rated.values())
+    used = used - {*TRUTHS} | truths if is_prompt else used.union(LABELS)
     used |= set(LEARNED if UNLEARNED in dropped else ())
     unread = [key for key in columns if key not in used]
     return ReadResult(
@@ -394,8 +430,10 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
+    if (lines := converter(row)) != ELSEWHERE:
+        raise UserError(f"{path}:{place}: {lines}")
     known = "; ".join(dict.fromkeys(" + ".join(sorted(kind.keys)) for kind in FORMATS))
     raise UserError(
-        f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}: data/README.md makes "
-        "these of other layouts"
+        f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}: --columns FIELD=COLUMN "
+        f"gives a column one of these names, and {ELSEWHERE}"
     )

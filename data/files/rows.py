@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from data.files.published import SHARDS, TO_JSON, shards_of, table_rows
 from harness.errors import UserError
 from harness.files import record_input, require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
-TO_JSON = "`python -c \"from datasets import *; {}.to_json('data.jsonl')\"` makes JSON lines of it"
 PARQUET, ARROW = (TO_JSON.format(f"Dataset.from_{kind}({{0!r}})") for kind in ("parquet", "file"))
 ASK = "ask its maker for JSON lines"
 OTHER_FILES = {  # by their first bytes: what they are, and what helps
@@ -51,18 +51,28 @@ WIDE = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 Row = Mapping[str, Any]
 
 
+class Columnar(UserError):
+    """The file is a Parquet or an Arrow file, which pyarrow reads."""
+
+
 class BadRow(ValueError):
     """A row breaks its own format; the message says how."""
 
 
+class OtherKind(BadRow):
+    """A good row of another kind than is asked for; the message says what helps."""
+
+
 def bad_row(path: str | Path, place: str, why: object) -> UserError:
-    """The error for a row whose values cannot be right."""
-    return UserError(f"{path}:{place}: {why}; correct the row or remove it")
+    """The error for a row whose values cannot be right, or which is of another kind."""
+    way = "" if isinstance(why, OtherKind) else "; correct the row or remove it"
+    return UserError(f"{path}:{place}: {why}{way}")
 
 
 def holds_rows(path: str | Path) -> bool:
-    """Whether a file's name promises rows and no plain text."""
-    return plain_name(path).endswith((".json", ".jsonl", *TABLES))
+    """Whether a file's name, or what a folder holds, promises rows and no plain text."""
+    named = plain_name(path).endswith((".json", ".jsonl", *TABLES, *SHARDS))
+    return named or bool(shards_of(Path(path)))
 
 
 TABLES = (".csv", ".tsv")
@@ -74,13 +84,20 @@ def plain_name(path: str | Path) -> str:
 
 
 def rows_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, each with its place; UserError for anything else."""
-    with _opened(path) as stream:
-        is_table = plain_name(path).endswith(TABLES)
-        for place, row in (_table_rows if is_table else _json_rows)(path, stream):
-            if not isinstance(row, dict):
-                raise bad_row(path, place, f"{row!r:.40} where a row is an object {{...}}")
-            yield place, row
+    """The objects of a file, or of a folder's Parquet files, each with its place; else a UserError."""
+    if shards := shards_of(Path(path)):
+        for shard in shards:
+            yield from ((f" {shard.name}{place}", row) for place, row in rows_of(shard))
+        return
+    try:
+        with _opened(path) as stream:
+            is_table = plain_name(path).endswith(TABLES)
+            for place, row in (_table_rows if is_table else _json_rows)(path, stream):
+                if not isinstance(row, dict):
+                    raise bad_row(path, place, f"{row!r:.40} where a row is an object {{...}}")
+                yield place, row
+    except Columnar as found:
+        yield from table_rows(Path(path), found)
 
 
 def text_in(path: str | Path) -> str:
@@ -200,7 +217,8 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
             stream.seek(0)
             if found := _kind(start, OTHER_FILES):
                 what, helps = found[0], found[1].format(str(path), shlex.quote(str(path)))
-                raise UserError(f"{path}: it is {what}: {helps}")
+                error = Columnar if found[1] in (PARQUET, ARROW) else UserError
+                raise error(f"{path}: it is {what}: {helps}")
             if wide := next((name for mark, name in WIDE.items() if start.startswith(mark)), None):
                 text = _bytes(path, stream).decode(wide)
                 stream = io.BytesIO(text.encode())

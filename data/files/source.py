@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from data.files.columns import rows_of
 from data.files.read import (
     ReadResult,
     read_preferences,
@@ -12,7 +13,7 @@ from data.files.read import (
     read_responses,
     read_text,
 )
-from data.files.rows import holds_rows, rows_of
+from data.files.rows import holds_rows
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord, Split
 from data.templates import HEADINGS, ChatForm, Turn, instruction_prompt
 
@@ -65,9 +66,9 @@ class FileSource:
         asked = turns if formed.strip() != text.strip() else None
         return known.get(text) or known.get(formed) or PromptRecord(formed, turns=asked)
 
-    def pairs(self) -> ReadResult[PreferenceRecord]:
-        """Its preference pairs."""
-        return read_preferences(self.path, self.chat)
+    def pairs(self, *, labelled: bool = False) -> ReadResult[PreferenceRecord]:
+        """Its preference pairs, or its `labelled` answers."""
+        return read_preferences(self.path, self.chat, labelled=labelled)
 
     def responses(self) -> ReadResult[ResponseRecord]:
         """Its prompts, each with an answer to learn from."""

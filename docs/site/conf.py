@@ -74,7 +74,7 @@ SECTIONS = {
     "Results": "results claims overoptimisation real_model benchmarks archive",
     "Proofs": "equations reliability",
     "Look up": "glossary cheat_sheet metrics papers",
-    "Project": "/CONTRIBUTING /CHANGELOG /docs/README /conformance/README",
+    "Project": "comparison /CONTRIBUTING /CHANGELOG /docs/README /conformance/README",
 }
 
 
@@ -117,7 +117,8 @@ def read_source(app: Any, page: str, source: list[str]) -> None:
     elif page == "nano/README":
         source[0] += toctree("rlhf\ngpt\n*")
     elif page == "docs/explorables":
-        parts = re.split(r"<!-- explorable: (\w+) -->", source[0])
+        text = re.sub(r"<!-- on the site: (.*?) -->", r"\1", source[0], flags=re.DOTALL)
+        parts = re.split(r"<!-- explorable: (\w+) -->", text)
         parts[1::2] = [f"~~~~{{raw}} html\n{html_of(name)}\n~~~~" for name in parts[1::2]]
         source[0] = "".join(parts)
     elif path.parent.name == "boxes":

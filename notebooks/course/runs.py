@@ -56,7 +56,12 @@ def metric(row: Mapping[str, Any], key: str) -> float:
 
 
 def curves(
-    runs: Mapping[str, Rows], keys: Sequence[str], *, columns: int = 3, smooth: int = 1
+    runs: Mapping[str, Rows],
+    keys: Sequence[str],
+    *,
+    columns: int = 3,
+    smooth: int = 1,
+    title: str = "",
 ) -> None:
     """One panel per metric, one line per run; `smooth` draws the mean of so many steps over them.
 
@@ -86,4 +91,6 @@ def curves(
     if len(runs) > 1:
         handles = axes.flat[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside upper center", ncols=len(runs))
+    if title:
+        figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
     plt.show()

@@ -1,6 +1,7 @@
 """Preference pairs for an engine: where they come from, how they are scored, and their losses.
 
-Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the rejected one.
+Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the rejected one. A labelled
+answer is half a pair: where the other one would stand, the length is 0 and so is the log-prob.
 """
 
 from __future__ import annotations
@@ -63,11 +64,13 @@ def open_pairs(
     folder: Path | None,
     tokenizer: Tokenizer,
     limits: Limits,
+    *,
+    labelled: bool = False,
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
-    Of a file its own pairs; of a world those of the reward model's run `folder`, with the
-    annotator's noisy labels.
+    Of a file its own pairs, or with `labelled` its single answers, too; of a world those of the reward
+    model's run `folder`, with the annotator's noisy labels.
     """
     check_world(data)
     if has_annotator(data):
@@ -81,7 +84,7 @@ def open_pairs(
         results = [file_source(path, None).pairs() for path in paths]
         train, held_out = (result.records for result in results)
     else:
-        results = [file_source(data, tokenizer.chat).pairs()]
+        results = [file_source(data, tokenizer.chat).pairs(labelled=labelled)]
         train, held_out = results[0].train_and_held_out()
     results[0].say()
     return fitting_pairs(data, [train, held_out], tokenizer, limits)
@@ -99,9 +102,9 @@ class Compared(NamedTuple):
 
     def per_token(self) -> Compared:
         """The means over a response's tokens in place of the sums."""
-        lengths = self.lengths.to(self.log_probs.device)
+        lengths = self.lengths.to(self.log_probs.device).clamp(min=1)
         ref = None if self.ref_log_probs is None else self.ref_log_probs / lengths
-        return Compared(self.log_probs / lengths, ref, lengths)
+        return Compared(self.log_probs / lengths, ref, self.lengths)
 
     def detach(self) -> Compared:
         """The same numbers, without their graph."""
@@ -114,9 +117,10 @@ def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
     return all_gather_list([Compared._make(part) for part in on_cpu])
 
 
-def sides(rows: Tensor) -> Tensor:
-    """(2k,) numbers of the rows of `collate_pairs`, the chosen responses first, as (k, 2)."""
-    return rows.view(2, -1).T
+def sides(rows: Tensor, lengths: Tensor) -> Tensor:
+    """Numbers of the rows of `collate_pairs`, the chosen ones first, as (k, 2); 0 without a response."""
+    there = on_device(lengths.T > 0, rows.device)
+    return rows.new_zeros(there.shape).masked_scatter(there, rows).T
 
 
 def pair_lengths(pairs: Sequence[TokenPair]) -> Tensor:
@@ -127,10 +131,10 @@ def pair_lengths(pairs: Sequence[TokenPair]) -> Tensor:
 
 def pair_micro_batches(
     pairs: Sequence[TokenPair], eos_id: int, size: int
-) -> Iterator[tuple[Tensor, ResponseBatch]]:
+) -> Iterator[tuple[Tensor, ResponseBatch, Tensor]]:
     """Forwards of at most `size` rows of similar length; each rank gets pairs of its own, or none.
 
-    Yields (indices of k pairs, 2k rows: the chosen responses, then the rejected ones).
+    Yields (indices of k pairs, their rows: the chosen responses, then the rejected ones; lengths (k, 2)).
     """
     if size < 2:
         raise ValueError(f"a pair is two rows of one forward: micro_batch_size {size} is too few")
@@ -138,15 +142,18 @@ def pair_micro_batches(
         return
     lengths = [len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) for pair in pairs]
     for index in shard_chunks(torch.tensor(lengths), size // 2):
-        yield index, collate_pairs([pairs[i] for i in index.tolist()], eos_id)
+        some = [pairs[i] for i in index.tolist()]
+        yield index, collate_pairs(some, eos_id), pair_lengths(some)
 
 
-def pair_log_probs(model: GPT, batch: ResponseBatch, config: ScoringConfig) -> Tensor:
+def pair_log_probs(
+    model: GPT, batch: ResponseBatch, lengths: Tensor, config: ScoringConfig
+) -> Tensor:
     """log pi(y|x) of both sides of the k pairs of one forward, (k, 2), with gradient."""
     batch = batch.to(model.device)
     with precision(model.device, config.precision):
         log_probs = token_log_probs(model, batch, config.temperature)  # (2k, T)
-    return sides(masked_sum(log_probs, batch.response_mask))
+    return sides(masked_sum(log_probs, batch.response_mask), lengths)
 
 
 @torch.no_grad()
@@ -159,8 +166,8 @@ def frozen_log_probs(
     index = visited.unique()
     wanted = [pairs[i] for i in index.tolist()]
     scored = [
-        (part, pair_log_probs(model, batch, config))
-        for part, batch in pair_micro_batches(wanted, eos_id, config.micro_batch_size)
+        (part, pair_log_probs(model, batch, lengths, config))
+        for part, batch, lengths in pair_micro_batches(wanted, eos_id, config.micro_batch_size)
     ]
     if wanted:
         rows = scatter_rows(scored, len(wanted), result.device)
@@ -199,13 +206,13 @@ class PairStream:
             return torch.empty(0, dtype=torch.long)
         return epoch_shuffled_indices(step, self.batch_size, len(self.pairs), self.seed)
 
-    def micro_batches(self, step: int) -> Iterator[tuple[ResponseBatch, Tensor | None]]:
-        """The forwards of one step and the reference's log-probs of their pairs, (k, 2) or None."""
-        index = self.indices(step)
+    def micro_batches(self, step: int) -> Iterator[tuple[ResponseBatch, Tensor | None, Tensor]]:
+        """The forwards of one step, the reference's log-probs of their pairs or None, lengths, (k, 2)."""
+        index, size = self.indices(step), self.config.micro_batch_size
         chosen = [self.pairs[i] for i in index.tolist()]
-        for part, batch in pair_micro_batches(chosen, self.eos_id, self.config.micro_batch_size):
+        for part, batch, lengths in pair_micro_batches(chosen, self.eos_id, size):
             ref = self.ref_log_probs
-            yield batch, None if ref is None else ref[on_device(index[part], ref.device)]
+            yield batch, None if ref is None else ref[on_device(index[part], ref.device)], lengths
 
 
 # --- the pairs of a rollout -----------------------------------------------------------------------
@@ -276,7 +283,16 @@ PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
         simpo_loss, False, True, lambda f: dict(beta=f.simpo_beta, target_margin=f.target_margin)
     ),
     "orpo": PreferenceLoss(orpo_loss, False, True, lambda f: dict(beta=f.beta)),
-    "kto": PreferenceLoss(kto_loss, True, False, lambda f: dict(beta=f.beta)),
+    "kto": PreferenceLoss(
+        kto_loss,
+        True,
+        False,
+        lambda f: dict(
+            beta=f.beta,
+            desirable_weight=f.desirable_weight,
+            undesirable_weight=f.undesirable_weight,
+        ),
+    ),
 }
 
 
@@ -302,9 +318,18 @@ def as_read(name: str, compared: Compared, config: PreferenceFlags) -> Compared:
 def pair_losses(
     name: str, compared: Compared, config: PreferenceFlags, **of_batch: Tensor
 ) -> Tensor:
-    """The named loss of every pair, (k,); `of_batch` is what kto reads besides, its reference_point."""
+    """The named loss of every pair, (k,); `of_batch` is what kto reads besides, its reference_point.
+
+    Of kto it is the mean over the answers of a pair, one or two.
+    """
     row = PREFERENCE_LOSSES[name]
-    log_probs, ref_log_probs, _ = as_read(name, compared, config)
+    log_probs, ref_log_probs, lengths = as_read(name, compared, config)
+    if name == "kto" and ref_log_probs is not None:
+        there = on_device(lengths > 0, log_probs.device)
+        good = torch.tensor([True, False], device=log_probs.device).expand_as(there)
+        columns = [numbers.flatten() for numbers in (log_probs, ref_log_probs, good)]
+        losses = row.equation(*columns, **row.numbers(config), **of_batch).view_as(there)
+        return (losses * there).sum(1) / there.sum(1)
     columns = [*log_probs.unbind(1), *(() if ref_log_probs is None else ref_log_probs.unbind(1))]
     return row.equation(*columns, **row.numbers(config), **of_batch)
 
@@ -320,20 +345,24 @@ def pair_metrics(
 
     The implicit reward of a response is beta * log(pi / pi_ref)(y|x) (arXiv:2305.18290, section 5),
     or beta * log pi(y|x) / L of a loss without a reference, which has no `drift` either (SimPO,
-    arXiv:2405.14734, Eq. 4).
+    arXiv:2405.14734, Eq. 4). Of labelled answers every good one is compared with every bad one; without
+    one of the two kinds its numbers are left out.
     """
     parts = [as_read(name, part, config) for part in compared]
     log_probs = torch.cat([part.log_probs for part in parts])  # (K, 2)
     refs = [part.ref_log_probs for part in parts if part.ref_log_probs is not None]
     change = log_probs - torch.cat(refs) if refs else log_probs
     rewards = PREFERENCE_LOSSES[name].numbers(config)["beta"] * change
-    margin = rewards[:, 0] - rewards[:, 1]
-    drift = {"drift": float(-change.mean())} if refs else {}
-    return {
-        "accuracy": float(wins(margin).mean()),
-        "margin": float(margin.mean()),
-        "reward_chosen": float(rewards[:, 0].mean()),
-        "reward_rejected": float(rewards[:, 1].mean()),
-        "log_prob_chosen": float(log_probs[:, 0].mean()),
-        "log_prob_rejected": float(log_probs[:, 1].mean()),
-    } | drift
+    there = on_device(torch.cat([part.lengths for part in parts]) > 0, change.device)
+    good, bad = (rewards[:, side][there[:, side]] for side in (0, 1))
+    margin = good - bad if there.all() else (good[:, None] - bad).flatten()
+    numbers = {
+        "accuracy": wins(margin),
+        "margin": margin,
+        "reward_chosen": good,
+        "reward_rejected": bad,
+        "log_prob_chosen": log_probs[:, 0][there[:, 0]],
+        "log_prob_rejected": log_probs[:, 1][there[:, 1]],
+        "drift": -change[there] if refs else change[:0],
+    }
+    return {metric: float(each.mean()) for metric, each in numbers.items() if len(each)}

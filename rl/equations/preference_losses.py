@@ -1,7 +1,8 @@
 """Preference losses: one loss per pair of responses, from the log-probs of whole responses.
 
-Every tensor is (pairs,). A log-prob is the *sum* over a response's tokens (`masked_sum`), or its mean
-(`masked_mean`) where a loss is length-normalised: `pair_log_probs` of rl/batches/preferences.py.
+Every tensor is (pairs,), of KTO (answers,). A log-prob is the *sum* over a response's tokens
+(`masked_sum`), or its mean (`masked_mean`) where a loss is length-normalised: `pair_log_probs` of
+rl/batches/preferences.py.
 """
 
 import torch
@@ -112,26 +113,24 @@ def _log_odds(log_prob: Tensor) -> Tensor:
 
 
 def kto_loss(
-    policy_chosen: Tensor,  # (pairs,), of the policy in training
-    policy_rejected: Tensor,  # (pairs,), of the policy in training
-    ref_chosen: Tensor,  # (pairs,)
-    ref_rejected: Tensor,  # (pairs,)
+    policy: Tensor,  # (answers,), of the policy in training
+    ref: Tensor,  # (answers,)
+    desirable: Tensor,  # (answers,), true or false
     beta: float,
     reference_point: float | Tensor,
-) -> Tensor:  # (pairs,)
-    """1/2 [1 - sigmoid(beta (r_w - z))] + 1/2 [1 - sigmoid(beta (z - r_l))] (KTO, arXiv:2402.01306).
+    *,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> Tensor:  # (answers,)
+    """w_D [1 - sigmoid(beta (r - z))] of a desirable answer, w_U [1 - sigmoid(beta (z - r))] of another.
 
-    r = log(pi / pi_ref)(y|x). Each answer is judged alone; there are as many chosen as rejected ones,
-    so both weights are 1. z, the `reference_point`, is an estimate of KL(pi || pi_ref) without a
-    gradient (rl/dpo_engine.py).
+    KTO (Ethayarajh et al. 2024, arXiv:2402.01306): r = log(pi / pi_ref)(y|x), and each
+    answer is judged alone. A pair is two of them, the chosen one desirable, the rejected one not. z, the
+    `reference_point`, is an estimate of KL(pi || pi_ref) without a gradient (rl/dpo_engine.py).
     """
-    axes(
-        "pairs", policy_chosen=policy_chosen, policy_rejected=policy_rejected,
-        ref_chosen=ref_chosen, ref_rejected=ref_rejected,
-    )  # fmt: skip
-    r_w = at_least_float32(policy_chosen) - ref_chosen.detach()
-    r_l = at_least_float32(policy_rejected) - ref_rejected.detach()
-    z = torch.as_tensor(reference_point, dtype=r_w.dtype).detach()
-    desirable = 1 - torch.sigmoid(beta * (r_w - z))
-    undesirable = 1 - torch.sigmoid(beta * (z - r_l))
-    return (desirable + undesirable) / 2
+    axes("answers", policy=policy, ref=ref, mask=desirable)
+    r = at_least_float32(policy) - ref.detach()
+    z = torch.as_tensor(reference_point, dtype=r.dtype).detach()
+    good = desirable_weight * (1 - torch.sigmoid(beta * (r - z)))
+    bad = undesirable_weight * (1 - torch.sigmoid(beta * (z - r)))
+    return torch.where(desirable, good, bad)

@@ -27,6 +27,7 @@ from harness.files import read_object, save_figure, write_json, write_text
 from harness.flags import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from report.intervals import holm, t_interval
+from report.style import styled
 from studies.claims import worlds
 from studies.claims.figures import at_a_glance
 from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
@@ -198,21 +199,28 @@ def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
     return filled(text, {"verdicts": glance(records)} | sections)
 
 
+def draw(records: Mapping[str, Mapping[str, Any]], results: Results, docs: Path) -> None:
+    """A figure a claim, and all verdicts in one."""
+    from matplotlib.figure import Figure
+
+    for name in records:
+        with styled():
+            figure = Figure(figsize=(7.5, 4))
+            axis = figure.subplots()
+            CLAIMS[name].draw(axis, part(results, CLAIMS[name]))
+            axis.set_title(CLAIMS[name].found)
+            save_figure(figure, docs / "claims" / f"{name}.png")
+    at_a_glance(records, docs / "claims.png")
+
+
 def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
     """docs/claims.json, the figures, and the tables between the marks of docs/claims.md."""
-    import matplotlib.pyplot as plt
-
     results = gathered(config.out, docs)
     known = read_object(docs / "claims.json")["claims"]  # with its source and its words
     records = {n: known.get(n, {}) | record for n, record in judged(results, CLAIMS).items()}
     recording = {"claims": records, "results": results}
     write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
-    for name in records:
-        figure, axis = plt.subplots(figsize=(6, 3.6), layout="tight")
-        CLAIMS[name].draw(axis, part(results, CLAIMS[name]))
-        save_figure(figure, docs / "claims" / f"{name}.png")
-        plt.close(figure)
-    at_a_glance(records, docs / "claims.png")
+    draw(records, results, docs)
     page = docs / "claims.md"
     write_text(page, with_tables(page.read_text("utf-8"), records))
     print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")

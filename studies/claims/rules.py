@@ -109,6 +109,7 @@ class Claim:
     rule: Rule | Weakest
     control: Control
     draw: Callable[[Any, Results], None]  # on matplotlib's axes
+    found: str  # what the figure shows: its title
     # Other numbers of the page, by their names: they decide nothing.
     also: Mapping[str, Effect] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from report.style import COLOURS, SERIES
 from studies.claims.rules import Effect, Results, Run, points
 
 Array = NDArray[np.float64]
@@ -91,14 +92,19 @@ def without_time(results: Results) -> Results:
 
 
 def draw(axis: Any, results: Results) -> None:
-    run = results["grpo-long"][min(results["grpo-long"])]
+    """The run of the lowest seed, and three curves fitted to its first third."""
+    seed = min(results["grpo-long"])
+    run = results["grpo-long"][seed]
     rewards = np.array(run["curve"]["reward"])
     steps, seen = np.arange(1.0, len(rewards) + 1), len(rewards) // SHARE
-    axis.plot(steps, rewards, ".", color="lightgray", label="mean reward of a batch")
-    axis.axvline(seen, color="black", linewidth=0.8)
-    for name, forecast in FORECASTS.items():
+    axis.plot(steps, rewards, ".", color=COLOURS["gold"], alpha=0.35, label="reward of a batch")
+    axis.axvline(seen, color=COLOURS["reference"], linewidth=1)
+    axis.text(seen + 2, 0.03, "not seen by the fits", fontsize=9, color=COLOURS["reference"])
+    lines = zip(FORECASTS.items(), SERIES, ("-", "--", ":"), strict=False)
+    for (name, forecast), colour, line in lines:
         drawn = forecast(rewards[:seen], steps, points(run, "accuracy")[0])
-        axis.plot(steps, drawn, label=name)
-    axis.hlines(rewards[-END:].mean(), len(steps) - END, len(steps), "black", label="actual end")
-    axis.set(xlabel="batches", ylabel="reward", ylim=(0, 1.02))
-    axis.legend(fontsize=7)
+        axis.plot(steps, drawn, color=colour, linestyle=line, label=name)
+    ends = len(steps) - END, len(steps)
+    axis.hlines(rewards[-END:].mean(), *ends, COLOURS["exact"], linewidth=3, label="its end")
+    axis.set(xlabel=f"batches of seed {seed}", ylabel="reward", ylim=(0, 1.02))
+    axis.legend(fontsize=9, ncols=2)

@@ -125,6 +125,7 @@ def change_of_entropy(arm: str) -> Effect:
 CLAIMS = {
     "aha": Claim(
         title="RL's gain comes from worked steps seen in pre-training",
+        found="With few or no worked steps in pre-training GRPO gains next to nothing",
         arms=("grpo", "grpo-twin", "grpo-share-3", "grpo-share-0"),
         rule=Rule("accuracy gained", 0.05, gained_by_worked_steps),
         control=Control(
@@ -144,6 +145,7 @@ CLAIMS = {
     ),
     "distillation": Claim(
         title="On-policy distillation needs a tenth of RL's samples",
+        found="The student is ahead at first, then it levels off",
         arms=("grpo", "distilled", "grpo-twin"),
         rule=Rule("times fewer answers", 7.0, times_fewer),
         control=Control(
@@ -157,6 +159,7 @@ CLAIMS = {
     ),
     "entropy": Claim(
         title="Reward follows R = -a exp(H) + b, and KL-Cov moves it",
+        found="Accuracy rises as entropy falls, on one curve for all three",
         arms=("grpo", "grpo-twin", "kl-cov", "clip-cov"),
         rule=Weakest(
             (
@@ -182,6 +185,7 @@ CLAIMS = {
     ),
     "length_bias": Claim(
         title="The length bias is Dr. GRPO's to cure",
+        found="With Dr. GRPO's average wrong answers are hardly shorter",
         arms=("grpo", "grpo-constant", "grpo-twin"),
         rule=Rule(
             "tokens, wrong answers, GRPO's average less Dr. GRPO's", 1.0, longer("length_wrong")
@@ -205,6 +209,7 @@ CLAIMS = {
     ),
     "lora": Claim(
         title="LoRA of rank 1 suffices for RL",
+        found="LoRA of rank 1 learns, but it ends below training all weights",
         arms=("grpo", "lora-1"),
         rule=Rule("accuracy, rank 1 less all weights", -MARGIN, gap("lora-1", "grpo")),
         control=Control(
@@ -219,6 +224,7 @@ CLAIMS = {
     ),
     "maxrl": Claim(
         title="MaxRL keeps pass@k",
+        found="pass@32 has nothing to lose, with GRPO as with MaxRL",
         arms=("grpo", "grpo-twin", "maxrl"),
         rule=Rule("pass@32 ahead of GRPO", 0.0, ahead("pass@32", "maxrl")),
         control=Control("GRPO with another seed instead of MaxRL", instead(maxrl="grpo-twin")),
@@ -240,6 +246,7 @@ CLAIMS = {
     ),
     "random_rewards": Claim(
         title="Random rewards work by the clip",
+        found="Coin rewards lead away from the start, most of all without the clip",
         arms=("coins-clip", "coins-free", "coins-once"),
         rule=Weakest(
             (
@@ -272,6 +279,7 @@ CLAIMS = {
     ),
     "razor": Claim(
         title="At equal accuracy RL moves less than fine-tuning",
+        found="At the same accuracy fine-tuning has moved less than GRPO",
         arms=("grpo", "grpo-twin", "sft-oracle", "sft-own"),
         rule=Weakest(
             (
@@ -294,6 +302,7 @@ CLAIMS = {
     ),
     "sigmoid": Claim(
         title="Reward over compute is a sigmoid that can be extrapolated",
+        found="Which of three curves comes nearest to a run's end changes with the seed",
         arms=("grpo-long",),
         rule=Weakest(
             (
@@ -310,6 +319,7 @@ CLAIMS = {
     ),
     "two_answers": Claim(
         title="Two answers a group suffice",
+        found="Groups of 2, 8 and 16 answers learn at the same pace",
         arms=("grpo-g2", "grpo", "grpo-g16"),
         rule=Rule("accuracy, groups of 2 less groups of 16", -MARGIN, gap("grpo-g2", "grpo-g16")),
         control=Control(

@@ -1,7 +1,7 @@
 """Figures of the over-optimisation study, drawn from its JSON alone.
 
-Small multiples: one question per panel, the comparison in grey behind it, the same axes everywhere.
-Colours are Okabe and Ito's, and every line also has a style of its own.
+Gold is green and the learned reward orange, as everywhere. What is a setting is purple. Thin lines are
+single starts; a thick line is their median at each distance.
 """
 
 from __future__ import annotations
@@ -12,24 +12,31 @@ from typing import Any
 
 import numpy as np
 
+from harness.files import save_figure
+from report.style import COLOURS, SERIES, styled
 from studies.bootstrap import Array, at_distance
-from studies.overoptimisation.results import FORMS
 
 Numbers = Mapping[str, Any]
 Style = dict[str, Any]
-GREY: Style = dict(color="0.65", linewidth=1.6)
-GOLD: Style = dict(color="#0072B2", linewidth=1.8)
-PPO: Style = GOLD | dict(color="#CC79A7", linestyle="-.")
-PROXY: Style = dict(color="#D55E00", linewidth=1.2, linestyle="--")
-BEST_OF_N: Style = dict(color="#009E73", linewidth=1.4, linestyle="-", marker="o", markersize=3)
-FITTED: Style = dict(color="black", linewidth=1.0, linestyle=":")
-ALARM: Style = dict(color="#D55E00", marker="X", linestyle="", markersize=8)
+GOLD: Style = dict(color=COLOURS["gold"], linewidth=2.2)
+START: Style = dict(color=COLOURS["gold"], linewidth=0.7, alpha=0.4)
+PROXY: Style = dict(color=COLOURS["proxy"], linewidth=1.5, linestyle="--")
+OTHER: Style = dict(color=SERIES[1], linewidth=1.5, linestyle=":")
+ALARM: Style = dict(color=COLOURS["bad"], marker="X", linestyle="", markersize=8)
 # d at the right edge of the law's panels: few runs go on, and they would squeeze the rest.
 FARTHEST = 8.0
+WIDTH, SMALL = 8.5, 8.5  # inches, and points: 11 pixels where a page shows it 850 pixels wide
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-SIZES = ("#E69F00", "#56B4E9", "#009E73", "#D55E00")
 MARKERS = ("o", "s", "^", "D")
 DISTANCE = "d = sqrt(KL in nats)"
+
+
+def ramp(count: int) -> list[Any]:
+    """The values of one setting in their order: so many purples, from light to dark."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    shades = LinearSegmentedColormap.from_list("ramp", (SERIES[5], SERIES[1], SERIES[0]))
+    return [shades(part) for part in np.linspace(0, 1, count)]
 
 
 def root_kl(points: Mapping[str, Sequence[float]]) -> Array:
@@ -37,160 +44,176 @@ def root_kl(points: Mapping[str, Sequence[float]]) -> Array:
     return np.sqrt(np.clip(np.array(points["kl"], float), 0, None))
 
 
-def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
-    """A grid of axes that share their scales; those that are left over are removed."""
+def panels(count: int, columns: int, height: float, title: str) -> tuple[Any, list[Any]]:
+    """A figure under a title and its axes, which share their scales; those left over are removed."""
     from matplotlib.figure import Figure
 
     rows = -(-count // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height * rows + 0.6))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for extra in axes[count:]:
         extra.remove()
-    for axis in axes[:count]:
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
     for place, axis in enumerate(axes[:count]):
-        if place % columns == 0:
-            axis.set_ylabel("gold reward", fontsize=8)
-        if place >= count - columns:
-            axis.tick_params(labelbottom=True)
-            axis.set_xlabel(DISTANCE, fontsize=8)
+        last = place >= count - columns
+        axis.tick_params(labelsize=SMALL, labelbottom=last)
+        axis.set_xlabel(DISTANCE if last else "", fontsize=SMALL)
     return figure, axes[:count]
+
+
+def legend_below(figure: Any, axes: Sequence[Any]) -> None:
+    """Each label of the panels once, under all of them."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(
+        list(found.values()), list(found), loc="outside lower center", ncols=4, fontsize=SMALL + 0.5
+    )
 
 
 # --- the law --------------------------------------------------------------------------------------
 
 
 def draw_law(numbers: Numbers, docs: Path) -> None:
-    """A panel per cell: gold of every start against d, best-of-n, the fitted form, a proxy."""
+    """A panel per cell: GRPO's gold by distance, the learned reward, and best of n."""
     law, settings = numbers["law"], numbers["settings"]
-    names = [(size, labels) for size in settings["sizes"] for labels in settings["labels"]]
-    figure, axes = panels(len(names), len(settings["labels"]), (2.5, 2.1))
-    legend: dict[str, Any] = {}
-    for axis, (size, labels) in zip(axes, names, strict=True):
-        cells = [c for c in law["cells"] if (c["size"], c["labels"]) == (size, labels)]
-        axis.set_title(f"{size}, {labels:,} labels", fontsize=9)
-        for cell in cells:
-            draw_cell(axis, cell, first=cell is cells[0])
-        for fit in law["fits"]:
-            if (fit["size"], fit["labels"], fit["kind"]) == (size, labels, "grpo") and cells:
-                draw_fit(axis, fit, [cell for cell in cells if cell["engine"] == "grpo"])
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            legend.setdefault(label, handle)
-    axes[0].set_xlim(-0.2, FARTHEST)
-    figure.legend(
-        list(legend.values()), list(legend), loc="outside lower center", ncols=6, fontsize=8
-    )
-    figure.savefig(docs / "overoptimisation_law.png", dpi=110)
-    draw_price(numbers, docs / "overoptimisation.png")
+    sizes, counts = settings["sizes"], settings["labels"]
+    runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
+    with styled():
+        title = "Gold rises, turns and falls, while the learned reward goes on rising"
+        figure, axes = panels(len(sizes) * len(counts), len(counts), 1.45, title)
+        names = [(size, labels) for size in sizes for labels in counts]
+        for axis, (size, labels) in zip(axes, names, strict=True):
+            if cells := [c for c in runs if (c["size"], c["labels"]) == (size, labels)]:
+                draw_cell(axis, cells)
+            if size == sizes[0]:
+                axis.set_title(f"{labels:,} labels", fontsize=SMALL + 0.5)
+            if labels == counts[0]:
+                axis.set_ylabel(f"reward model\n{size}", fontsize=SMALL + 0.5)
+        axes[0].set_xlim(-0.2, FARTHEST)
+        legend_below(figure, axes)
+        save_figure(figure, docs / "overoptimisation_law.png")
+        draw_price(numbers, docs / "overoptimisation.png")
 
 
-def draw_cell(axis: Any, cell: Numbers, *, first: bool) -> None:
-    """One start's run: gold, the proxy moved onto gold's scale, and best-of-n."""
-    d, points = root_kl(cell["points"]), cell["points"]
-    start = points["gold"][0]
-    if cell["engine"] == "ppo":
-        axis.plot(d, points["gold"], label="gold, PPO", **PPO)
-        return
-    axis.plot(d, points["gold"], label="gold, GRPO" if first else None, **GOLD)
-    if first:  # the proxy's start is gold's and its end is 1: shape, not size
-        proxy = np.array(points["proxy"], float)
-        rise = max(float(proxy.max() - proxy[0]), 1e-6)
-        scaled = start + (proxy - proxy[0]) / rise * (1 - start)
-        axis.plot(d, scaled, label="proxy of the first start (scaled)", **PROXY)
-    if "best_of_n" in cell:
-        bank = cell["best_of_n"]
-        gold = np.array(bank["gold"]) - bank["gold"][0] + start
-        axis.plot(root_kl(bank), gold, label="gold, best of n" if first else None, **BEST_OF_N)
+def draw_cell(axis: Any, cells: Sequence[Numbers]) -> None:
+    """Gold of all starts, the learned reward moved onto gold's scale, and best of n."""
+    for cell in cells:
+        axis.plot(root_kl(cell["points"]), cell["points"]["gold"], **START)
+    d, gold = median_curve(cells)
+    axis.plot(d, gold, label="gold, median of the starts", **GOLD)
+    d, proxy = median_curve(cells, "proxy")
+    rise = max(
+        float(proxy.max() - proxy[0]), 1e-6
+    )  # from gold's start to 1: its shape, not its size
+    axis.plot(
+        d, gold[0] + (proxy - proxy[0]) / rise * (1 - gold[0]), label="learned reward, rescaled", **PROXY
+    )  # fmt: skip
+    if banks := [cell for cell in cells if "best_of_n" in cell]:
+        values = np.mean([moved_bank(cell) for cell in banks], 0)
+        axis.plot(root_kl(banks[0]["best_of_n"]), values, label="gold, best of n", **OTHER)
 
 
-def draw_fit(axis: Any, fit: Numbers, cells: Sequence[Numbers]) -> None:
-    """d (alpha - beta log d) over the range of the points."""
-    farthest = max(float(root_kl(cell["points"]).max()) for cell in cells)
-    start = float(np.mean([cell["points"]["gold"][0] for cell in cells]))
-    d = np.linspace(0.2, max(farthest, 0.3), 100)
-    curve = FORMS["RL"](d) @ np.array([fit["alpha"], fit["beta"]])
-    axis.plot(d, start + curve, label="fitted form", **FITTED)
+def moved_bank(cell: Numbers) -> Array:
+    """Gold of best of n, which has prompts of its own, moved so that it begins where the run does."""
+    gold = np.array(cell["best_of_n"]["gold"])
+    return gold - gold[0] + cell["points"]["gold"][0]
 
 
 def draw_price(numbers: Numbers, path: Path) -> None:
-    """For the front page: gold against d for the largest reward model, and its best by labels and size."""
-    from matplotlib import colormaps
+    """Gold by distance for the largest reward model; the peak by labels and size; best of n beside it."""
     from matplotlib.figure import Figure
 
     law, settings = numbers["law"], numbers["settings"]
-    figure = Figure(figsize=(9.2, 3.3), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    figure = Figure(figsize=(WIDTH, 3.3))
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
-    size, blues = settings["sizes"][-1], colormaps["cividis_r"]
-    shades = np.linspace(0.25, 0.95, len(settings["labels"]))
-    for labels, shade, style in zip(settings["labels"], shades, LINES, strict=False):
-        if cells := [c for c in runs if (c["size"], c["labels"]) == (size, labels)]:
-            line: Style = dict(linestyle=style, color=blues(shade), linewidth=1.8)
-            left.plot(*median_curve(cells), label=f"{labels:,} labels", **line)
-    for name, color, marker in zip(settings["sizes"], SIZES, MARKERS, strict=False):
-        pairs = [best_of_cells(runs, name, labels) for labels in settings["labels"]]
-        drawn: Style = dict(color=color, marker=marker, linewidth=1.5, markersize=5)
-        on_the_way, by_choice = zip(*pairs, strict=True)
-        right.plot(settings["labels"], on_the_way, label=name, **drawn)
-        right.plot(settings["labels"], by_choice, linestyle="--", **drawn | {"linewidth": 1.0})
-    left.set(xlabel=DISTANCE, ylabel="gold reward")
-    left.set_title(f"GRPO against a reward model of {size}")
-    right.set(xlabel="labels that the reward model has seen", xscale="log")
-    right.set_title("its best gold; dashed: best of n")
-    for axis, title in ((left, ""), (right, "reward model")):
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(fontsize=8, frameon=False, title=title, title_fontsize=8)
-    figure.savefig(path, dpi=110)
+    sizes, counts = settings["sizes"], settings["labels"]
+    for labels, shade, style in zip(counts, ramp(len(counts)), LINES, strict=False):
+        if cells := [c for c in runs if (c["size"], c["labels"]) == (sizes[-1], labels)]:
+            left.plot(*median_curve(cells), label=f"{labels:,}", color=shade, linestyle=style)
+    for size, shade, marker in zip(sizes, ramp(len(sizes)), MARKERS, strict=False):
+        peaks = [peak_of(runs, size, labels) for labels in counts]
+        middle.plot(counts, peaks, label=size, color=shade, marker=marker, markersize=5)
+    banks = [cell for cell in runs if "best_of_n" in cell]
+    xs = [cell["points"]["gold"][cell["best"]] for cell in banks]
+    ys = [moved_bank(cell)[-1] for cell in banks]
+    right.plot(xs, ys, "o", color=COLOURS["gold"], markersize=5, alpha=0.6)
+    right.plot([0.45, 0.95], [0.45, 0.95], color=COLOURS["exact"], linewidth=1, linestyle=":")
+    left.set(xlabel=DISTANCE, ylabel="gold reward", ylim=(0.1, 0.95))
+    left.set_title(f"Gold rises, then it falls\n(reward model of {sizes[-1]})", fontsize=10)
+    middle.set(
+        xlabel="labels that it has seen", ylabel="gold at its peak", xscale="log", ylim=(0.4, 0.95)
+    )
+    middle.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
+    middle.minorticks_off()
+    middle.set_title("More labels buy\na higher peak", fontsize=10)
+    n = max(settings["best_of"])
+    right.set(xlabel="gold at the peak of training", ylabel=f"gold, best of {n}")
+    right.set_title(f"Best of {n} is higher\nthan most peaks", fontsize=10)
+    small: Style = dict(fontsize=SMALL, title_fontsize=SMALL)
+    left.legend(title="labels", loc="lower left", ncols=2, **small)
+    middle.legend(title="reward model", loc="lower right", **small)
+    for axis in (left, middle, right):
+        axis.tick_params(labelsize=SMALL)
+        axis.xaxis.label.set_size(9.5)
+        axis.yaxis.label.set_size(9.5)
+    save_figure(figure, path)
 
 
-def median_curve(cells: Sequence[Numbers]) -> tuple[Array, Array]:
+def median_curve(cells: Sequence[Numbers], of: str = "gold") -> tuple[Array, Array]:
     """Gold where each run first is so far away, the median, as far as more than half of them go.
 
     A median, because one answer of hundreds of nats can throw a run's mean KL far out for a moment.
     """
-    runs = [[np.array(cell["points"][name], float) for name in ("kl", "gold")] for cell in cells]
+    runs = [[np.array(cell["points"][name], float) for name in ("kl", of)] for cell in cells]
     farthest = sorted(root_kl(cell["points"]).max() for cell in cells)
     grid = np.linspace(0, farthest[(len(cells) - 1) // 2], 80)
     medians = []
     for d in grid:
-        found = [at_distance(kl, gold[:, None], d**2) for kl, gold in runs]
-        medians.append(np.median([gold[0] for gold in found if gold is not None]))
+        found = [at_distance(kl, values[:, None], d**2) for kl, values in runs]
+        medians.append(np.median([values[0] for values in found if values is not None]))
     return grid, np.array(medians)
 
 
-def best_of_cells(cells: Sequence[Numbers], size: str, labels: int) -> tuple[float, float]:
-    """GRPO's peak gold and the gold of the largest best-of-n, means over the starts; NaN without runs."""
+def peak_of(cells: Sequence[Numbers], size: str, labels: int) -> float:
+    """GRPO's peak gold, the mean over the starts; NaN without runs."""
     own = [c for c in cells if (c["size"], c["labels"]) == (size, labels)]
-    best = [c["points"]["gold"][c["best"]] for c in own]
-    chosen = [c["best_of_n"]["gold"][-1] for c in own if "best_of_n" in c]
-    means = [float(np.mean(values)) if values else float("nan") for values in (best, chosen)]
-    return means[0], means[1]
+    peaks = [c["points"]["gold"][c["best"]] for c in own]
+    return float(np.mean(peaks)) if peaks else float("nan")
 
 
 # --- the cures ------------------------------------------------------------------------------------
 
 
 def draw_cures(numbers: Numbers, docs: Path) -> None:
-    """A panel per cure: its gold against d, every start a line, the uncured run's runs in grey behind.
+    """A panel per cure: its gold by distance, beside the median of the uncured runs.
 
     Marked in the uncured run: where the doctor, who sees no gold, would have stopped it.
     """
     rows = numbers["cures"]["runs"]
     names = list(dict.fromkeys(row["cure"] for row in rows))
-    figure, axes = panels(len(names), 3, (3.2, 2.4))
-    for axis, name in zip(axes, names, strict=True):
-        for cure, style in (("baseline", GREY), (name, GOLD)):
-            for row in rows:
-                if row["cure"] == cure and (cure, style) != ("baseline", GOLD):
-                    axis.plot(root_kl(row["points"]), row["points"]["gold"], **style)
-        if name == "baseline":
-            seen = [row for row in numbers["cures"]["alarms"] if row["step"] is not None]
-            d = [max(row["kl"], 0) ** 0.5 for row in seen]
-            axis.plot(d, [row["gold"] for row in seen], label="the doctor's alarm", **ALARM)
-            axis.legend(fontsize=7, frameon=False)
-        axis.set_title(name.replace("_", " "), fontsize=9)
-    figure.savefig(docs / "overoptimisation_cures.png", dpi=110)
+    uncured = [row for row in rows if row["cure"] == "baseline"]
+    with styled():
+        title = "The remedies stay close to the baseline, and five starts cannot tell them apart"
+        figure, axes = panels(len(names), 3, 1.9, title)
+        for place, (axis, name) in enumerate(zip(axes, names, strict=True)):
+            own = [row for row in rows if row["cure"] == name]
+            for row in own:
+                axis.plot(root_kl(row["points"]), row["points"]["gold"], **START)
+            axis.plot(*median_curve(own), label="gold, median of the starts", **GOLD)
+            if name == "baseline":
+                seen = [row for row in numbers["cures"]["alarms"] if row["step"] is not None]
+                d = [max(row["kl"], 0) ** 0.5 for row in seen]
+                axis.plot(d, [row["gold"] for row in seen], label="the doctor's alarm", **ALARM)
+            else:
+                axis.plot(*median_curve(uncured), label="the baseline's median", **OTHER)
+            axis.set_title(name, fontsize=10)
+            if place % 3 == 0:
+                axis.set_ylabel("gold reward", fontsize=9.5)
+        legend_below(figure, axes)
+        save_figure(figure, docs / "overoptimisation_cures.png")
 
 
 DRAWN: dict[str, Callable[[Numbers, Path], None]] = {"law": draw_law, "cures": draw_cures}

@@ -465,7 +465,7 @@ def test_a_prompt_brings_the_other_columns_of_its_row(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
     """Beside tests/test_bad_files.py: what is wrong in a format of its own, with its line."""
-    rows = [good, good | changes] if "chosen" in good else [good | changes]
+    rows = [good, good | changes] if {"chosen", "question"} & good.keys() else [good | changes]
     read = read_prompts if "question" in good else read_preferences
     with pytest.raises(UserError, match=rf"rows.jsonl:{len(rows)}: "):
         read(write(tmp_path, *rows))

@@ -111,7 +111,6 @@ def test_other_compressions_are_read_or_named(tmp_path: Path) -> None:
 
 
 FOLDERS = {
-    "load_from_disk": ["dataset_info.json", "state.json", "data-00000-of-00001.arrow"],
     "'train'": ["dataset_dict.json", "train/dataset_info.json", "train/data-00000-of-00001.arrow"],
     "cat ": ["data/train-00000.jsonl.gz", "data/train-00001.jsonl.gz"],
     "from_parquet": ["train/0000.parquet"], "notes.md": ["notes.md"], "nothing": [],

@@ -14,7 +14,7 @@ from nano import async_grpo, grpo
 from nano import gpt as nano_gpt
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3
-from rl.equations.losses import clipped_surrogate, sequence_mean, sequence_ratio
+from rl.equations.losses import clipped_surrogate, sequence_mean
 
 STEPS, LAG, CAP, KL = 4, 3, 1.2, 0.3
 
@@ -79,7 +79,7 @@ def test_the_sampler_is_that_many_updates_old(monkeypatch, lag, ages):
 
 
 def test_the_loss_is_that_of_the_equations(monkeypatch):
-    """Of every update, with sequence TIS at its cap and below 1; the advantages carry the weights."""
+    """Of every update, with token TIS at its cap and below 1; the advantages carry the weights."""
     policy, _ = two_models()
     reference, watched = copy.deepcopy(policy), Watched(monkeypatch, policy)
     rows = run(async_grpo, policy, lag=LAG, cap=CAP, minibatches=1)
@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_the_equations(monkeypatch):
         with torch.no_grad():
             drew, ref, old, *_ = (nano_gpt.log_probs(m, tokens) for m in (mu, reference, now[0]))
             news = [nano_gpt.log_probs(model, tokens) for model in now]
-        w = sequence_ratio(old, drew, mask).clamp(max=CAP)  # (N, 1)
+        w = torch.where(mask > 0, old - drew, 0.0).exp().clamp(max=CAP)  # (N, T)
         paid = map(varied, prompts, nano_gpt.decode(tokens, mask))
         advantages = w * group_advantages(torch.tensor(list(paid)), 4)
         losses = [
@@ -99,5 +99,5 @@ def test_the_loss_is_that_of_the_equations(monkeypatch):
             for new in news
         ]
         assert rows[step]["loss"] == pytest.approx(float(sum(losses)) / 2, rel=1e-10)
-        weights += w.flatten().tolist()
+        weights += w[mask > 0].tolist()
     assert max(weights) == CAP and min(weights) < 0.9 and weights.count(CAP) < len(weights) / 2

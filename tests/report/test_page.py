@@ -212,3 +212,19 @@ def test_no_table_of_one_seed_twice_odd_seeds_or_unfinished_runs(seeds, gold, tm
     runs = [run_folder(tmp_path / "a" / f"{i}", seed, gold) for i, seed in enumerate(seeds)]
     with pytest.raises(UserError):
         table_of(runs, capsys)
+
+
+def test_metrics_as_a_table(tmp_path):
+    """A row a step and a column a metric; a cell is empty where a step has no such number."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        rows = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None, "validation/kl": 1.25}]
+        append_jsonl(tmp_path / name / "metrics.jsonl", rows)
+    assert main(ReportConfig((tmp_path / "a", tmp_path / "b"), csv=True)) is None
+    for name in ("a", "b"):
+        table = (tmp_path / name / "metrics.csv").read_text("utf-8")
+        assert table == "step,reward,validation/kl\n1,0.5,\n2,nan,1.25\n"
+        assert {path.name for path in (tmp_path / name).iterdir()} == {
+            "metrics.jsonl",
+            "metrics.csv",
+        }

@@ -19,12 +19,17 @@ from watched import Validations
 from data import sources
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl
+from harness.run_folder import as_begun
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.preferences import (
     PREFERENCE_LOSSES,
     Compared,
+    PairStream,
+    pair_log_probs,
+    pair_metrics,
 )
 from rl.dpo_engine import DPOConfig, main, of_whole_batch, preference_loss, steps_of
 from rl.run.evaluation import evaluate
@@ -215,9 +220,145 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     assert len(gains) == 14 and abs(mean) > 0.01
     config = replace(CONFIG, loss="kto", micro_batch_size=4)
     found = of_whole_batch(config, policy, reference, pairs, EOS)["reference_point"]
+    again = [pairs[0], *pairs]  # beside itself it is no other prompt
+    first, second = (of_whole_batch(config, policy, reference, p, EOS) for p in (pairs, again))
+    assert first != second and float(second["reference_point"]) == pytest.approx(
+        max((sum(gains) + sum(gains[:2])) / 16, 0), abs=1e-5
+    )
     turned = of_whole_batch(config, reference, policy, pairs, EOS)["reference_point"]
     assert policy.wte.weight.requires_grad and not found.requires_grad  # a constant
     assert [float(found), float(turned)] == pytest.approx([max(mean, 0), max(-mean, 0)], abs=1e-5)
     assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
     with pytest.raises(ValueError):
         replace(config, batch_size=1)
+
+
+# Answers with a label: half a pair each
+
+
+HALVES = [
+    half
+    for p in PAIRS
+    for half in (TokenPair(p.prompt, p.chosen, []), TokenPair(p.prompt, [], p.rejected))
+]
+
+
+def test_kto_of_labelled_answers_row_by_row():
+    """Loss, gradient and metrics against one forward an answer, with weights, in forwards of any size."""
+    policy, reference = small_gpt(1), small_gpt(2)
+    some = HALVES[:5]  # three good answers, two bad ones
+    weights = dict(desirable_weight=1.5, undesirable_weight=0.5)
+    config = replace(CONFIG, loss="kto", beta=0.2, **weights)
+    gains, labels, losses = [], [], []
+    z = float(of_whole_batch(config, policy, reference, some, EOS)["reference_point"])
+    for half in some:
+        answer, good = (half.chosen, True) if half.chosen else (half.rejected, False)
+        ref = log_prob(reference, half.prompt, answer).item()
+        r = log_prob(policy, half.prompt, answer) - ref
+        value = 1 / (1 + torch.exp(-0.2 * (r - z)))
+        losses.append(1.5 * (1 - value) if good else 0.5 * value)
+        gains.append(0.2 * r.item())
+        labels.append(good)
+    expected = sum(losses) / len(some)
+    (slow,) = torch.autograd.grad(expected, policy.wte.weight)
+    for rows in (2, 64):
+        config = replace(config, micro_batch_size=rows, batch_size=len(some))
+        stream = PairStream(some, reference, EOS, config, batch_size=len(some), steps=1, seed=0)
+        total, grad, parts = 0.0, torch.zeros_like(slow), []
+        for batch, ref, lengths in stream.micro_batches(0):
+            assert len(batch.lengths) == len(lengths)  # no row for an answer that is not there
+            now = pair_log_probs(policy, batch, lengths, config)
+            both = Compared(now, ref, lengths)
+            loss = preference_loss(config, both, pairs=len(some), reference_point=torch.tensor(z))
+            grad += torch.autograd.grad(loss, policy.wte.weight)[0]
+            total += float(loss.detach())
+            parts.append(both.detach())
+        assert total == pytest.approx(float(expected.detach()), abs=1e-6)
+        torch.testing.assert_close(grad, slow, atol=1e-5, rtol=1e-4)
+        found = pair_metrics("kto", parts, config)
+        good = [r for r, label in zip(gains, labels, strict=True) if label]
+        bad = [r for r, label in zip(gains, labels, strict=True) if not label]
+        every = [a - b for a in good for b in bad]
+        assert found["margin"] == pytest.approx(sum(every) / 6, abs=1e-5)
+        assert found["accuracy"] == sum(gap > 0 for gap in every) / 6
+        assert found["reward_chosen"] == pytest.approx(sum(good) / 3, abs=1e-5)
+        assert found["reward_rejected"] == pytest.approx(sum(bad) / 2, abs=1e-5)
+        assert found["drift"] == pytest.approx(-sum(gains) / 5 / 0.2, abs=1e-5)
+
+
+def test_the_reference_point_of_labelled_answers_is_of_another_prompt():
+    """Both halves of a pair stand beside each other, and neither answers the other's prompt."""
+    policy, reference = small_gpt(1), small_gpt(2)
+    gains = []
+    for at, half in enumerate(HALVES):
+        others = [*HALVES[at + 1 :], *HALVES[:at]]
+        other = next(each for each in others if each.prompt != half.prompt)
+        answer = (other.chosen or other.rejected)[: 16 - len(half.prompt)]
+        gains.append(
+            (
+                log_prob(policy, half.prompt, answer) - log_prob(reference, half.prompt, answer)
+            ).item()
+        )
+    config = replace(CONFIG, loss="kto", micro_batch_size=4)
+    found = [
+        float(of_whole_batch(config, *models, HALVES, EOS)["reference_point"])
+        for models in ((policy, reference), (reference, policy))
+    ]
+    mean = sum(gains) / len(gains)
+    assert abs(mean) > 0.01
+    assert found == pytest.approx([max(mean, 0), max(-mean, 0)], abs=1e-5)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_it_learns_from_labels_alone(swapped):
+    turned = [TokenPair(h.prompt, h.rejected, h.chosen) for h in HALVES]
+    policy = small_gpt()
+    before = samples(policy)
+    rows = run(policy, turned if swapped else HALVES, loss="kto", held_out=HELD_OUT)
+    assert rows[-1]["accuracy"] > 0.9 and rows[-1]["margin"] > 0.1
+    assert (rows[-1]["held_out_margin"] > 0) == (not swapped)
+    assert samples(policy) < 0.9 * before if swapped else samples(policy) > 1.3 * before
+
+
+def test_a_file_of_labelled_answers_is_for_kto_alone(runs):
+    rows = [
+        dict(prompt=p, completion=f"It is {i}.", label=i % 2 == 0)
+        for i, p in enumerate(FILE_PROMPTS)
+    ]
+    path = runs / "labelled.jsonl"
+    append_jsonl(path, rows)
+    model = str(sources.default_folder("pretraining", str(runs / "pairs.jsonl"), "tiny"))
+    for loss in ("dpo", "orpo"):
+        with pytest.raises(UserError, match="--loss kto"):
+            run_file(runs, data=str(path), model=model, loss=loss, out=runs / loss)
+    out = run_file(
+        runs, data=str(path), model=model, loss="kto", out=runs / "kto", batch_size=2, steps=9
+    )
+    rows = read_jsonl(out / "metrics.jsonl")
+    assert math.isfinite(rows[-1]["held_out_loss"])
+    held = [
+        [name in row for name in ("margin", "reward_chosen", "reward_rejected")] for row in rows
+    ]
+    assert all(margin == (good and bad) for margin, good, bad in held)
+    assert (
+        len({*map(tuple, held)}) > 1
+    )  # a batch with one kind of answers has no number of the other
+    with pytest.raises(ValueError):
+        DPOConfig(undesirable_weight=2.0)
+
+
+def test_columns_of_a_run_are_recorded_and_kept_by_its_resumption(runs):
+    path = runs / "theirs.jsonl"
+    append_jsonl(path, [dict(q=p, good=f"Yes {p}", bad="No!") for p in FILE_PROMPTS])
+    model = str(sources.default_folder("pretraining", str(runs / "pairs.jsonl"), "tiny"))
+    columns = ("prompt=q", "chosen=good", "rejected=bad")
+    options = dict(data=str(path), model=model, out=runs / "out", columns=columns)
+    out = run_file(runs, **options)
+    assert json.loads((out / "config.json").read_text())["columns"] == [*columns]
+    with pytest.raises(UserError, match="columns"):
+        run_file(
+            runs, **options | dict(columns=("prompt=q", "chosen=bad", "rejected=good"), resume=True)
+        )
+    with pytest.raises(UserError):
+        run_file(runs, **options | dict(columns=(), out=runs / "none"))
+    assert as_begun(out, replace(DPOConfig(), columns=())).columns == columns

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course.exercises.batches import Arguments
-from course.exercises.comparing import close, difference, rounded, shape_sentence
+from conformance.comparing import close, rounded, shape_sentence
+from course.exercises.comparing import difference
 from course.exercises.entries import EXERCISES, Case, Exercise, mistakes_of
+from course.exercises.probes import Numbers, Probes
+from course.exercises.questions import QUESTIONS
 
 THEMES = (
     "models_and_masks", "policy_gradients", "kl", "advantages", "losses", "reward_models",
@@ -27,7 +29,7 @@ for theme in THEMES:  # each adds its exercises to EXERCISES
 
 RANDOM_BATCHES = 6
 
-Answer = list[Tensor]  # the result, and its gradient where the exercise asks for one
+Answer = list[Tensor]  # the result, and its gradient for each argument that is trained
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Unusable(Exception):
 
 
 def names() -> list[str]:
-    """Every exercise there is."""
+    """Every exercise that asks for a function."""
     return sorted(EXERCISES)
 
 
@@ -60,12 +62,15 @@ def load(name: str) -> Exercise:
 
 
 def check(name: str, mine: Any) -> None:
-    """Try the reader's function on worked numbers and random batches, and print what comes out."""
+    """Try the reader's function on worked numbers and random batches, or compare the reader's answer."""
     print(verdict(name, mine).text)
 
 
 def verdict(name: str, mine: Any) -> Verdict:
     """What `check` finds out. Never an exception of the reader's function, and never a bare "wrong"."""
+    if name in QUESTIONS:
+        word, text = QUESTIONS[name].verdict(mine)
+        return Verdict(text, word, text if word == "mistake" else None)
     exercise, cases = load(name), all_cases(load(name))
     empty = Verdict(f"not filled in yet: {name}. {exercise.statement}", "empty")
     if mine is None or mine is ...:
@@ -90,7 +95,7 @@ def verdict(name: str, mine: Any) -> Verdict:
         count = len(exercise.worked)
         worked = "1 worked case" if count == 1 else f"{count} worked cases"
         return Verdict(f"right: {worked} and {RANDOM_BATCHES} random batches.", "right")
-    return explained(exercise, cases, answers, wanted)
+    return explained(exercise, mine, cases, answers, wanted)
 
 
 def stopped(error: BaseException, case: Case) -> Verdict:
@@ -101,14 +106,19 @@ def stopped(error: BaseException, case: Case) -> Verdict:
 
 
 def explained(
-    exercise: Exercise, cases: Sequence[Case], answers: Sequence[Answer], wanted: Sequence[Answer]
+    exercise: Exercise,
+    function: Callable[..., Any],
+    cases: Sequence[Case],
+    answers: Sequence[Answer],
+    wanted: Sequence[Answer],
 ) -> Verdict:
     """The sentence of the typical mistake that computes the same; else what differs, and where."""
     right = [same(exercise, *pair) for pair in zip(answers, wanted, strict=True)]
-    first = right.index(False)
+    numbers = [close(a[0], b[0], exercise.tolerance) for a, b in zip(answers, wanted, strict=True)]
+    first = (right if all(numbers) else numbers).index(False)
     right_on = right_cases(cases, right)
 
-    found = {}  # of several mistakes at once, a case may show one alone
+    found: dict[str, list[str]] = {}  # a mistake's sentence, and the wrong cases that look like it
     for mistake in mistakes_of(exercise):
         agrees = [
             same(exercise, mine, quiet_answer(exercise, mistake.function, case), 10)  # another eps
@@ -116,17 +126,37 @@ def explained(
         ]
         if all(agrees):
             return Verdict(f"not yet: {mistake.says}{right_on}", "mistake", mistake.says)
-        if agrees[first] and max(map(Tensor.numel, answers[first])) > 1:  # one may agree by chance
-            found[mistake.says] = f'"{cases[first].about}"'
-        elif all(agrees[-RANDOM_BATCHES:]) and not all(right[-RANDOM_BATCHES:]):
-            found[mistake.says] = "the random batches"
+        alike = zip(cases, agrees, right, strict=True)
+        shows = [case.about for case, agree, ok in alike if agree and not ok]
+        if len(shows) > len(found.get(mistake.says, [])):
+            found[mistake.says] = shows
 
-    if len(found) == 1:
-        ((says, where),) = found.items()
+    if not all(numbers) and (says := probed(exercise, function, cases)):
+        return Verdict(f"not yet: {says}{right_on}", "mistake", says)
+
+    most = 0 if all(numbers) else max(map(len, found.values()), default=0)
+    says, *others = [says for says, shows in found.items() if len(shows) == most] or [""]
+    finite = [all(part.isfinite().all() for part in answer) for answer in answers]
+    wrong = sum(is_finite and not ok for is_finite, ok in zip(finite, right, strict=True))
+    if not others and most > max(1, wrong / 2):
+        where = " and ".join(f'"{about}"' for about in found[says][:2])
         text = f"not yet, and more than one thing may be wrong. On {where}: {says}"
         return Verdict(text + right_on, "mistake", says)
     word, sentence = first_difference(exercise, cases[first], first, answers, wanted)
+    if most and not others and answers[first][0].numel() > 1:  # one number agrees by chance
+        where = f'On "{found[says][0]}"'
+        sentence += f"\n{where} it looks like this, or something that gives the same there: {says}"
     return Verdict(f"not yet: {sentence}{right_on}\n{shown(cases[first])}", word)
+
+
+def probed(exercise: Exercise, function: Callable[..., Any], cases: Sequence[Case]) -> str | None:
+    """What the probes see on the random batches."""
+
+    def numbers(of: Callable[..., Any]) -> Numbers:
+        return lambda given: answer_of(exercise, of, Case("", None, given))[0]
+
+    given = [case.arguments for case in cases[-RANDOM_BATCHES:]]
+    return Probes(numbers(function), numbers(exercise.solution), given, exercise.tolerance).first()
 
 
 def first_difference(
@@ -137,13 +167,22 @@ def first_difference(
     wanted: Sequence[Answer],
 ) -> tuple[str, str]:
     """What is wrong with the results of all cases, or, where these are right, with their gradients."""
-    part = int(close(answers[first][0], wanted[first][0], exercise.tolerance))
-    name = ("your result", f"the gradient of your result for {exercise.gradient}")[part]
+    both = zip(answers[first], wanted[first], strict=True)
+    part = [close(*pair, exercise.tolerance) for pair in both].index(False)
+    names = ["your result"]
+    names += [f"its gradient for {name}" for name in exercise.trained(case.arguments)]
+    name = names[part]
     mine, right = [answer[part] for answer in answers], [answer[part] for answer in wanted]
     word, sentence = difference(name, mine, right, first, mask_of(case), exercise.tolerance)
     if part == 0:
         return word, sentence
-    return f"gradient {word}", f"the numbers are right, but {sentence}"
+    if word == "nothing":
+        sentence = f"no gradient reaches {name.split()[-1]}"
+    return (
+        f"gradient {word}",
+        f"the numbers are right, but {sentence.removesuffix('.')}. (Of the sum of your numbers, weighted "
+        "from 1 to 2.) So something is detached that must not be, or the other way round.",
+    )
 
 
 def mask_of(case: Case) -> Tensor | None:
@@ -187,7 +226,14 @@ def answer_of(
     Raises NotImplementedError where it returns nothing, and Unusable where it changes an argument or
     returns no tensor of the shape, or numbers in place of True and False.
     """
-    fresh = fresh_arguments(exercise, case.arguments)
+    leaves = {
+        name: case.arguments[name].detach().clone().requires_grad_()
+        for name in exercise.trained(case.arguments)
+    }
+    fresh = {  # copies, so that no function can change what the next one sees
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in (case.arguments | leaves).items()
+    }
     result = function(*fresh.values())
     if result is None or result is ...:
         raise NotImplementedError
@@ -204,7 +250,7 @@ def answer_of(
         raise Unusable(f"your result is {result.dtype}; True and False are wanted, as of x == 0.")
     if shape is not None and result.shape != shape:
         raise Unusable(shape_sentence(result, shape))
-    return [result.detach().float(), *gradient_of(exercise, result, fresh)]
+    return [result.detach().float(), *gradients_of(result, list(leaves.values()))]
 
 
 def quiet_answer(exercise: Exercise, function: Callable[..., Any], case: Case) -> Answer:
@@ -217,22 +263,12 @@ def quiet_answer(exercise: Exercise, function: Callable[..., Any], case: Case) -
             return []
 
 
-def fresh_arguments(exercise: Exercise, arguments: Arguments) -> Arguments:
-    """Copies, so that no function can change what the next one sees."""
-    fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in arguments.items()}
-    if exercise.gradient:
-        fresh[exercise.gradient] = fresh[exercise.gradient].detach().requires_grad_()
-    return fresh
-
-
-def gradient_of(exercise: Exercise, result: Tensor, fresh: Arguments) -> list[Tensor]:
-    """The gradient of the result's sum for the named argument, 0 where none flows."""
-    if not exercise.gradient:
-        return []
-    leaf = fresh[exercise.gradient]
-    if not result.requires_grad:
-        return [torch.zeros_like(leaf)]
-    return list(torch.autograd.grad(result.sum(), leaf, materialize_grads=True))
+def gradients_of(result: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """The gradients of the result's sum, weighted from 1 to 2 because a plain one may be constant."""
+    if not leaves or not result.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    weighted = result.flatten() * torch.linspace(1, 2, result.numel())
+    return list(torch.autograd.grad(weighted.sum(), leaves, materialize_grads=True))
 
 
 def same(exercise: Exercise, one: Answer, other: Answer, times: int = 1) -> bool:

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, groups, ragged_mask, some
+from course.exercises.batches import Arguments, between, groups, number, ragged_mask, some
 from course.exercises.entries import case, exercise, lengths
 
 
@@ -15,6 +15,7 @@ from course.exercises.entries import case, exercise, lengths
         rewards=[1.0, 5.0, 0.0, 2.0], group_size=2,
     ),
     random=groups,
+    constants="rewards",
     mistakes="""
         others / (group_size - 1) -> groups.mean(1, keepdim=True).expand_as(groups)
             your baseline contains row i itself: that is GRPO's group mean. Leave it out.
@@ -59,6 +60,7 @@ def others_mean(rewards, group_size):
     ),
     random=groups,
     tolerance=1e-3,
+    constants="rewards",
     mistakes="""
         (groups - mean) / (std + 1e-4) -> groups - mean
             you subtract the group's mean but do not divide by its standard deviation. (That is Dr. GRPO's
@@ -113,7 +115,12 @@ def group_advantages(rewards, group_size):
         "two groups of two: 1, 0 and 1, 1", [[1.224745], [-1.224745], [0.0], [0.0]],
         rewards=[1.0, 0.0, 1.0, 1.0], group_size=2,
     ),
+    case(
+        "all rewards equal: nothing to learn, and no 0 / 0", [[0.0], [0.0], [0.0], [0.0]],
+        rewards=[2.0, 2.0, 2.0, 2.0], group_size=2,
+    ),
     random=groups,
+    constants="rewards",
     mistakes="""
         centred.std() -> groups.std(1).repeat_interleave(group_size)[:, None]
             you divide by the deviation of each group: that is GRPO. Here it is the batch's.
@@ -127,11 +134,15 @@ def group_advantages(rewards, group_size):
             subtracted.
         centred.std() -> centred.std(correction=0)
             your deviation divides by n. The library divides by n - 1, as tensor.std() does.
+        (centred.std() + 1e-6) -> centred.std()
+            right, except where all rewards of the batch are equal: 0 / 0 is NaN. Add a small eps to the
+            deviation.
     """,
 )  # fmt: skip
 def batch_normalised(rewards, group_size):
     """From rewards (N,) with G = group_size neighbours to each prompt: subtract the group's mean,
-    then divide by the standard deviation (n - 1) of all N centred numbers; (N, 1)."""
+    then divide by the standard deviation (n - 1) of all N centred numbers, with an eps of 1e-6
+    beside it; (N, 1)."""
     groups = rewards.view(-1, group_size)
     centred = (groups - groups.mean(1, keepdim=True)).view(-1, 1)  # the prompt's mean
     return centred / (centred.std() + 1e-6)  # the batch's deviation
@@ -145,6 +156,7 @@ def batch_normalised(rewards, group_size):
         mask=lengths(3, 2, columns=4),
     ),
     random=some("token_rewards=x mask"),
+    constants="token_rewards",
     mistakes="""
         valid.flip(1).cumsum(1).flip(1) -> valid.cumsum(1)
             you add up from the beginning. A token answers for what comes after it: begin at the end.
@@ -169,9 +181,11 @@ def reward_to_go(token_rewards, mask):
 
 
 def with_holes(generator: torch.Generator) -> Arguments:
-    mask = torch.rand(4, 9, generator=generator) < 0.6
-    mask[:, 0] = mask[:, -1] = True
-    return {"token_rewards": torch.randn(4, 9, generator=generator), "mask": mask, "gamma": 0.9}
+    rows, columns = number(generator, 3, 6), number(generator, 6, 10)
+    mask = torch.rand(rows, columns, generator=generator) < 0.6
+    mask[:, 0] = mask[1:, -1] = True
+    rewards = torch.randn(rows, columns, generator=generator)
+    return {"token_rewards": rewards, "mask": mask, "gamma": between(generator, 0.5, 0.99)}
 
 
 @exercise(
@@ -181,6 +195,7 @@ def with_holes(generator: torch.Generator) -> Arguments:
         mask=[[True, True, False, False, True]], gamma=0.9,
     ),
     random=with_holes,
+    constants="token_rewards",
     mistakes="""
         here, to_come) -> here, 0.0)
             your return starts anew at an answer, so that a call gets no credit for what it made possible:
@@ -216,6 +231,7 @@ def answered_returns(token_rewards, mask, gamma):
     ),
     random=some("x mask"),
     tolerance=1e-3,
+    constants="x",
     mistakes="""
         valid.std() -> valid.std(correction=0)
             your deviation divides by n. The library divides by n - 1, as tensor.std() does.
@@ -248,8 +264,8 @@ def whiten(x, mask):
 
 
 def with_a_hole(generator: torch.Generator) -> Arguments:
-    """Ragged responses; in the second one, which has six tokens, the third is a tool's."""
-    batch = some("rewards=x values mask", gamma=0.9, lam=0.8)(generator)
+    """Ragged responses; in the second one, which is the longest, the third token is a tool's."""
+    batch = some("rewards=x values mask", gamma=(0.5, 0.99), lam=(0.2, 0.9))(generator)
     batch["mask"][1, 2] = False
     return batch
 
@@ -289,6 +305,7 @@ TWO_RESPONSES = {
         gamma=0.9, lam=0.5,
     ),
     random=with_a_hole,
+    constants="rewards values",
     mistakes="""
         gamma * lam * A -> gamma * A
             lambda is missing: this is the whole return minus the value, which is lambda = 1.
@@ -348,12 +365,14 @@ def gae(rewards, values, mask, gamma, lam):
 
 
 def steps_of_responses(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 3, 6)
-    ends = torch.rand(3, 3, generator=generator) * mask.sum(1, keepdim=True)
+    rows, steps = number(generator, 2, 5), number(generator, 3, 5)
+    mask = ragged_mask(generator, rows, 6)
+    ends = torch.rand(rows, steps, generator=generator) * mask.sum(1, keepdim=True)
+    mask[1, 1] = False  # a tool's token
     return {
-        "z_scores": torch.randn(3, 3, generator=generator),
+        "z_scores": torch.randn(rows, steps, generator=generator),
         "step_ends": ends.long().sort(1).values,
-        "step_mask": ragged_mask(generator, 3, 3),
+        "step_mask": ragged_mask(generator, rows, steps),
         "response_mask": mask,
     }
 
@@ -365,6 +384,7 @@ def steps_of_responses(generator: torch.Generator) -> Arguments:
         step_ends=[[1, 3], [2, 0]], step_mask=lengths(2, 1), response_mask=lengths(4, 3),
     ),
     random=steps_of_responses,
+    constants="z_scores",
     mistakes="""
         >= t -> <= t
             you add up the steps that have ended already. A token answers for what comes from it on, not

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
+
+from conformance import batches
 
 Arguments = dict[str, Any]  # of one call, by name, in order
 
@@ -16,7 +18,12 @@ def number(generator: Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high, (1,), generator=generator))
 
 
-def ragged_mask(generator: Generator, rows: int, columns: int) -> Tensor:
+def between(generator: Generator, low: float, high: float) -> float:
+    """A number from low to high."""
+    return low + (high - low) * float(torch.rand((), generator=generator))
+
+
+def ragged_mask(generator: Generator, rows: int, columns: int) -> torch.Tensor:
     """A mask (rows, columns): lengths from 2 on, the first row's is 2, the second one is full."""
     counts = torch.randint(2, columns + 1, (rows,), generator=generator)
     counts[0], counts[1] = 2, columns
@@ -24,30 +31,20 @@ def ragged_mask(generator: Generator, rows: int, columns: int) -> Tensor:
 
 
 def rollout(generator: Generator) -> Arguments:
-    """What a function may take of four responses with up to six tokens."""
+    """What a function may take of three to five responses with up to seven tokens.
 
-    def normal(scale: float = 1.0) -> Tensor:
-        return scale * torch.randn(4, 6, generator=generator)
-
-    old = -5 * torch.rand(4, 6, generator=generator) - 0.01
-    values = normal()
-    log_probs = old + normal(0.9)
-    return {
-        "log_probs": log_probs,
-        "old_log_probs": old,
-        "ref_log_probs": log_probs + normal(0.7),
-        "advantages": torch.randn(4, 1, generator=generator),
-        "scores": torch.randn(4, generator=generator),
-        "x": normal(2.0) + 3,
-        "values": values,
-        "old_values": values + normal(0.4),
-        "returns": values + normal(0.5),
-        "mask": ragged_mask(generator, 4, 6),
-    }
+    "x" is any number of each token, "loss" the same, at times with infinity in its padding.
+    """
+    rows, columns = number(generator, 3, 6), number(generator, 4, 8)
+    drawn = batches.rollout(generator, rows, columns)
+    mask = drawn["mask"] = ragged_mask(generator, rows, columns)
+    drawn["advantages"] = drawn["advantages_of_rows"]
+    drawn["loss"] = drawn["x"].where(mask | (number(generator, 0, 2) == 0), torch.inf)
+    return drawn
 
 
-def some(names: str, **others: Any) -> Callable[[Generator], Arguments]:
-    """Random batches of these arguments of a rollout, in this order, then the others as they are.
+def some(names: str, **ranges: tuple[float, float]) -> Callable[[Generator], Arguments]:
+    """Random batches of these arguments of a rollout, in this order, then numbers from these ranges.
 
     "loss=x" gives an argument another name.
     """
@@ -55,15 +52,20 @@ def some(names: str, **others: Any) -> Callable[[Generator], Arguments]:
     def batch(generator: Generator) -> Arguments:
         whole = rollout(generator)
         pairs = [name.partition("=") for name in names.split()]
-        return {name: whole[source or name] for name, _, source in pairs} | others
+        drawn = {name: whole[source or name] for name, _, source in pairs}
+        return drawn | {name: between(generator, *ends) for name, ends in ranges.items()}
 
     return batch
 
 
 def groups(generator: Generator) -> Arguments:
-    """Rewards of three groups, each with a level and a spread of its own."""
-    group_size = number(generator, 2, 6)
-    level = 3 * torch.randn(3, 1, generator=generator)
-    spread = torch.rand(3, 1, generator=generator) + 0.2
-    rewards = level + spread * torch.randn(3, group_size, generator=generator)
-    return {"rewards": rewards.flatten(), "group_size": group_size}
+    """Rewards of some groups, each with a level and a spread of its own, at times one without a spread.
+
+    They are eighths, so that some are alike and the mean of equal ones is exactly theirs.
+    """
+    count, group_size = number(generator, 2, 5), number(generator, 2, 6)
+    level = 3 * torch.randn(count, 1, generator=generator)
+    spread = torch.rand(count, 1, generator=generator) + 0.2
+    spread[0] *= number(generator, 0, 2)
+    rewards = level + spread * torch.randn(count, group_size, generator=generator)
+    return {"rewards": (8 * rewards).round().flatten() / 8, "group_size": group_size}

@@ -22,7 +22,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,16 +45,23 @@ class Case:
 class Exercise:
     """All that tells right from wrong.
 
-    The reader's function is called with positional arguments, in the order of a case's. `gradient`
-    names an argument; then the gradient of the result's sum for it must be right as well.
+    The reader's function is called with positional arguments, in the order of a case's. The gradient
+    for every float tensor among them must be right as well, except for `constants`, which nobody trains.
     """
 
     solution: Callable[..., Any]
     worked: tuple[Case, ...]
     random: Callable[[torch.Generator], Arguments]  # the arguments of one batch
     mistakes: str
-    gradient: str | None
+    constants: Sequence[str]
     tolerance: float
+
+    def trained(self, arguments: Arguments) -> list[str]:
+        """The arguments for which the gradient must be right."""
+        floats = [
+            k for k, v in arguments.items() if isinstance(v, Tensor) and v.is_floating_point()
+        ]
+        return [name for name in floats if name not in self.constants]
 
     @property
     def statement(self) -> str:
@@ -78,13 +85,13 @@ def exercise(
     *worked: Case,
     random: Callable[[torch.Generator], Arguments],
     mistakes: str,
-    gradient: str | None = None,
+    constants: str = "",
     tolerance: float = 1e-4,
 ) -> Callable[[Solution], Solution]:
     """Makes the function below it the solution of an exercise with its name."""
 
     def add(solution: Solution) -> Solution:
-        made = Exercise(solution, worked, random, mistakes, gradient, tolerance)
+        made = Exercise(solution, worked, random, mistakes, constants.split(), tolerance)
         EXERCISES[solution.__name__] = made
         return solution
 

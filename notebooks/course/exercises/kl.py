@@ -16,6 +16,7 @@ def two_distributions(generator: torch.Generator) -> Arguments:
     case("the same two, turned round", 0.130812, p=[0.25, 0.75], q=[0.5, 0.5]),
     case("a word that p never says", 0.693147, p=[1.0, 0.0], q=[0.5, 0.5]),
     random=two_distributions,
+    constants="p q",
     mistakes="""
         (p[says] * (p[says].log() - q[says].log())).sum() -> (q * (q.log() - p.log())).sum()
             this is KL(q || p), the other direction: you average over what q says.
@@ -58,6 +59,7 @@ def kl_divergence(p, q):
         mask=lengths(4, 2, 1),
     ),
     random=some("log_probs ref_log_probs mask"),
+    constants="log_probs ref_log_probs",
     mistakes="""
         [per_response, per_token] -> [per_token, per_response]
             the two numbers are right and in the wrong order: per response first.
@@ -98,7 +100,8 @@ def kl_scales(log_probs, ref_log_probs, mask):
         scores=[1.0, 0.5], log_probs=[[-1.0, -0.5, -2.0], [-0.3, 9.0, 9.0]],
         ref_log_probs=[[-1.2, -1.0, -1.9], [-0.5, 5.0, 5.0]], response_mask=lengths(3, 1), kl_coef=0.1,
     ),
-    random=some("scores log_probs ref_log_probs response_mask=mask", kl_coef=0.3),
+    random=some("scores log_probs ref_log_probs response_mask=mask", kl_coef=(0.05, 0.6)),
+    constants="scores log_probs ref_log_probs",
     mistakes="""
         response_mask.sum(1) - 1 -> -1
             the score stands in the last column, which is padding for a short response. Its place is the
@@ -157,7 +160,7 @@ def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
         log_probs=logs([[0.5, 0.25]]), ref_log_probs=logs([[0.5, 0.25]]),
     ),
     random=some("log_probs ref_log_probs"),
-    gradient="log_probs",
+    constants="ref_log_probs",
     mistakes="""
         delta.exp() - delta - 1 -> -delta
             this is k1, log pi - log pi_ref. Its mean is the KL as well, but it may be negative.
@@ -198,6 +201,7 @@ def two_logits(generator: torch.Generator) -> Arguments:
     ),
     case("at the reference nothing pulls", [0.0, 0.0], logits=[1.0, 0.0], ref_logits=[1.0, 0.0]),
     random=two_logits,
+    constants="logits ref_logits",
     mistakes="""
         p * (d - (p * d).sum()) -> p - ref_logits.softmax(0)
             this is p - p_ref, the gradient of the *forward* KL, which k3 has in the loss. k2's slope at a
@@ -233,7 +237,7 @@ def k2_gradient(logits, ref_logits):
         log_probs=[[-1.0]], old_log_probs=[[-2.0]], ref_log_probs=[[-1.0]],
     ),
     random=some("log_probs old_log_probs ref_log_probs"),
-    gradient="log_probs",
+    constants="old_log_probs ref_log_probs",
     mistakes="""
         (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs).exp().detach()
             the numbers are right, but the ratio is detached. Its gradient is the part that says which

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, ragged_mask, some
+from course.exercises.batches import Arguments, number, ragged_mask, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -12,8 +12,8 @@ from course.exercises.entries import case, exercise, lengths, logs
         loss=[[1.0, 2.0, 3.0], [4.0, 9.0, 9.0]], mask=lengths(3, 1),
     ),
     case("one answer of two tokens, losses 1 and 2", 1.5, loss=[[1.0, 2.0]], mask=lengths(2)),
-    random=some("loss=x mask"),
-    gradient="loss",
+    case("inf in the padding", 1.5, loss=[[1.0, 2.0, torch.inf]], mask=lengths(2, columns=3)),
+    random=some("loss mask"),
     mistakes="""
         per_answer.mean() -> torch.where(mask, loss, 0.0).sum() / mask.sum()
             you average over all tokens at once, so a long answer counts more. (That is DAPO's choice.)
@@ -22,6 +22,8 @@ from course.exercises.entries import case, exercise, lengths, logs
             you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
         per_answer.mean() -> loss.mean()
             you forgot the mask: the numbers in the padding take part.
+        torch.where(mask, loss, 0.0) -> (loss * mask)
+            right where the padding holds numbers, but inf times 0 is NaN. Choose by torch.where.
         torch.where(mask, loss, 0.0) -> loss
             you divide by the right length, but the sum still runs over the padding.
         .sum(1) / mask.sum(1) -> .sum(1)
@@ -35,6 +37,15 @@ def sequence_mean(loss, mask):
     then the mean of those N numbers."""
     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)  # (N,)
     return per_answer.mean()
+
+
+def one_part(generator: torch.Generator) -> Arguments:
+    ranks = number(generator, 1, 4)
+    return some("loss=x mask")(generator) | {
+        "parts": number(generator, 1, 5),
+        "responses": torch.randint(6, 12, (ranks,), generator=generator),
+        "rank": number(generator, 0, ranks),
+    }
 
 
 @exercise(
@@ -51,8 +62,7 @@ def sequence_mean(loss, mask):
         "two ranks, this one has one response of four, with the loss 6: the average with 3 is 3", 3.0,
         loss=[[6.0, 6.0]], mask=lengths(2), parts=1, responses=[3, 1], rank=1,
     ),
-    random=some("loss=x mask", parts=3, responses=torch.tensor([9, 5]), rank=1),
-    gradient="loss",
+    random=one_part,
     mistakes="""
         per_answer.sum() / responses.sum() * len(responses) -> per_answer.mean()
             you divide by the responses of the micro-batch. Added up, the means of all parts grow with the
@@ -101,8 +111,7 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
     ),
     case("no padding at all", 3.0, loss=[[1.0, 2.0, 3.0, 6.0]], mask=lengths(4)),
     case("inf in the padding", 1.5, loss=[[1.0, 2.0, torch.inf]], mask=lengths(2, columns=3)),
-    random=some("loss=x mask"),
-    gradient="loss",
+    random=some("loss mask"),
     mistakes="""
         valid.sum() / mask.sum() -> (valid.sum(1) / mask.sum(1)).mean()
             you average within each response first. That is GRPO's sequence mean, under which a token of a
@@ -116,7 +125,7 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
             padding takes part: set it to 0, and divide by the sum of the mask.
         valid.sum() -> loss.sum()
             the losses at padding are in your sum: set them to 0 before you add up.
-        torch.where(mask, loss, 0.0) -> loss * mask
+        torch.where(mask, loss, 0.0) -> (loss * mask)
             right where the padding holds numbers, but inf times 0 is NaN. Choose by torch.where, or
             loss[mask].
     """,
@@ -147,8 +156,8 @@ def token_mean(loss, mask):
         ref_log_probs=logs([[0.1], [0.3]]), advantages=[[1.0], [-1.0]], mask=lengths(1, 1),
         eps=0.2, beta=0.04,
     ),
-    random=some("log_probs old_log_probs ref_log_probs advantages mask", eps=0.2, beta=0.1),
-    gradient="log_probs",
+    random=some("log_probs old_log_probs ref_log_probs advantages mask", eps=(0.1, 0.4), beta=(0.05, 0.5)),
+    constants="old_log_probs ref_log_probs advantages",
     mistakes="""
         + beta * k3 -> - beta * k3
             the KL has the wrong sign: this loss falls when the policy leaves the reference.
@@ -226,11 +235,6 @@ def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, be
     return (per_token.sum(1) / mask.sum(1)).mean()
 
 
-def rewarded(generator: torch.Generator) -> Arguments:
-    log_ratio, rewards = torch.randn(2, 8, generator=generator)
-    return {"log_ratio": log_ratio, "rewards": rewards + 1, "group_size": 4, "tau": 0.3}
-
-
 @exercise(
     case(
         "an old value of 0, far from its return", [[0.405]],
@@ -240,8 +244,8 @@ def rewarded(generator: torch.Generator) -> Arguments:
         "V = 1, 0, 0.55; old 0.5; returns 2, -1, 0; clip 0.2", [[0.845, 0.845, 0.15125]],
         values=[[1.0, 0.0, 0.55]], old_values=[[0.5, 0.5, 0.5]], returns=[[2.0, -1.0, 0.0]], clip=0.2,
     ),
-    random=some("values old_values returns", clip=0.2),
-    gradient="values",
+    random=some("values old_values returns", clip=(0.1, 0.5)),
+    constants="old_values returns",
     mistakes="""
         ** 2) / 2 -> ** 2)
             the half in front is missing.
@@ -286,7 +290,7 @@ def value_loss(values, old_values, returns, clip):
         advantages=[[0.5, -0.5], [0.5, 0.0]], mask=lengths(2, 1),
     ),
     random=some("values old_values advantages=x mask"),
-    gradient="values",
+    constants="old_values advantages",
     mistakes="""
         advantages + old_values -> advantages + values
             your target holds the critic in training, with its gradient: V - (A + V) is -A whatever V is,
@@ -325,8 +329,9 @@ def critic_loss(values, old_values, advantages, mask):
 
 
 def a_critic(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 3, 6)
-    returns, noise = torch.randn(2, 3, 6, generator=generator)
+    rows, columns = number(generator, 2, 5), number(generator, 4, 8)
+    mask = ragged_mask(generator, rows, columns)
+    returns, noise = torch.randn(2, rows, columns, generator=generator)
     values = 0.6 * returns + 0.4 * noise + 0.5
     return {"values": values, "returns": torch.where(mask, returns, 9.0), "mask": mask}
 
@@ -349,6 +354,7 @@ def a_critic(generator: torch.Generator) -> Arguments:
         values=[[0.0, -1.0, -2.0]], returns=[[0.0, 1.0, 2.0]], mask=lengths(3),
     ),
     random=a_critic,
+    constants="values returns",
     mistakes="""
         return 1 - error -> return error
             this is the share that is *not* explained: take it from 1.

@@ -9,8 +9,16 @@ from course.exercises.entries import case, exercise, lengths
 
 
 def solved(generator: torch.Generator) -> Arguments:
+    n = number(generator, 3, 9)
     chance = torch.rand(5, 1, generator=generator)
-    return {"correct": torch.rand(5, 8, generator=generator) < chance, "k": 3}
+    correct = torch.rand(5, n, generator=generator) < chance
+    return {"correct": correct, "k": number(generator, 2, n)}
+
+
+def solved_or_not(generator: torch.Generator) -> Arguments:
+    correct = solved(generator)["correct"]
+    correct[0], correct[1] = True, False
+    return {"correct": correct.flatten(), "group_size": correct.shape[1]}
 
 
 @exercise(
@@ -56,7 +64,7 @@ def pass_at_k(correct, k):
         "four prompts: one right of two, both right, none right, one right", 0.5,
         correct=[True, False, True, True, False, False, False, True], group_size=2,
     ),
-    random=lambda generator: {"correct": solved(generator)["correct"].flatten(), "group_size": 4},
+    random=solved_or_not,
     mistakes="""
         groups.any(1) & ~groups.all(1) -> groups.any(1)
             this is the solve rate, at least one right. A group that is all right teaches nothing either:
@@ -79,8 +87,9 @@ def informative_groups(correct, group_size):
 
 
 def moved(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 6)
-    log_probs, move = torch.randn(2, 4, 6, generator=generator)
+    rows, columns = number(generator, 2, 5), number(generator, 4, 8)
+    mask = ragged_mask(generator, rows, columns)
+    log_probs, move = torch.randn(2, rows, columns, generator=generator)
     move = torch.where(mask, move / 2, 4.0)  # what stands at padding is never read
     return {"log_probs": log_probs, "old_log_probs": log_probs - move, "mask": mask}
 
@@ -96,6 +105,7 @@ def moved(generator: torch.Generator) -> Arguments:
         log_probs=[[-3.0]], old_log_probs=[[-1.0]], mask=lengths(1),
     ),
     random=moved,
+    constants="log_probs old_log_probs",
     mistakes="""
         (ratio - 1).abs()[mask] -> (ratio - 1).abs()
             padding counts as well. What stands after the end of a response is never sampled: take the
@@ -131,6 +141,7 @@ def a_curve(generator: torch.Generator) -> Arguments:
         "a curve that ends as it began", 0.0, values=[1.0, 2.0, 3.0, 8.0, 8.0, 8.0, 3.0, 2.0, 1.0]
     ),
     random=a_curve,
+    constants="values",
     mistakes="""
         ((first.var() + last.var()) / third).sqrt() -> (first.var() + last.var()).sqrt()
             you divide by a standard deviation. A mean of k values is sqrt(k) times less noisy than one
@@ -163,7 +174,9 @@ def rise_in_errors(values):
     case("three claims", [0.03, 0.06, 0.06], p=[0.01, 0.04, 0.03]),
     case("four claims", [0.004, 0.06, 0.2, 0.08], p=[0.001, 0.02, 0.2, 0.04]),
     case("nothing there", [1.0, 1.0], p=[0.9, 0.6]),
-    random=lambda generator: {"p": torch.rand(10, generator=generator) ** 3},
+    case("two that are alike", [0.0234375, 0.0234375, 0.5], p=[0.0078125, 0.0078125, 0.5]),
+    random=lambda generator: {"p": torch.rand(number(generator, 3, 12), generator=generator) ** 3},
+    constants="p",
     mistakes="""
         (m - torch.arange(m)) -> m
             you multiply every p by m: that is Bonferroni's correction, which is right but gives more away.

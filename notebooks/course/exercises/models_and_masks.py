@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from course.exercises.batches import Arguments, number, ragged_mask
+from conformance import batches
+from course.exercises.batches import Arguments, between, number, ragged_mask
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -108,7 +109,7 @@ def some_stream(generator: torch.Generator) -> Arguments:
     return {
         "x": 0.5 + torch.randn(rows, width, generator=generator),  # its mean is not 0
         "weight": 0.5 + torch.rand(width, generator=generator),
-        "eps": 0.1,
+        "eps": between(generator, 0.02, 0.3),
     }
 
 
@@ -156,7 +157,7 @@ def some_heads(generator: torch.Generator) -> Arguments:
     return {
         "x": torch.randn(columns, 2 * half, generator=generator),
         "positions": start + torch.arange(columns),
-        "base": 100.0,
+        "base": between(generator, 20.0, 300.0),
     }
 
 
@@ -208,13 +209,19 @@ def rotary(x, positions, base):
     return torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
 
 
+def some_words(generator: torch.Generator) -> Arguments:
+    logits = 2 * torch.randn(number(generator, 5, 12), generator=generator)
+    return {"logits": logits, "p": between(generator, 0.3, 0.95)}
+
+
 FOUR_WORDS = logs([0.1, 0.5, 0.08, 0.32])
 
 
 @exercise(
     case("p = 0.7: two words stay", [0, 0.609756, 0, 0.390244], logits=FOUR_WORDS, p=0.7),
     case("p = 0.4: the likeliest word alone has more", [0.0, 1, 0, 0], logits=FOUR_WORDS, p=0.4),
-    random=lambda generator: {"logits": 2 * torch.randn(9, generator=generator), "p": 0.7},
+    random=some_words,
+    constants="logits",
     mistakes="""
         kept / kept.sum() -> kept
             the right tokens stay, but their probabilities do not add up to 1: divide by the sum.
@@ -240,17 +247,17 @@ def top_p(logits, p):
 
 
 def sampled(generator: torch.Generator) -> Arguments:
-    """Tokens (5, 7) with EOS 0: one row never stops, one says EOS twice."""
-    tokens = torch.randint(0, 5, (5, 7), generator=generator)
-    tokens[0] = tokens[0].clamp(min=1)
-    tokens[1, 1], tokens[1, -1] = 0, 0
-    return {"tokens": tokens, "eos_id": 0}
+    """Tokens of five rows and any EOS: one row never stops, one says EOS twice."""
+    tokens = batches.sampled(generator)["tokens"]  # EOS is 0 there
+    eos_id = number(generator, 1, 5)
+    return {"tokens": (tokens + eos_id) % 5, "eos_id": eos_id}
 
 
 @exercise(
     case("stops at the third token", [[True, True, True, False]], tokens=[[7, 8, 0, 0]], eos_id=0),
     case("never stops", [[True, True, True, True]], tokens=[[7, 8, 9, 7]], eos_id=0),
     case("an empty answer", [[True, False, False, False]], tokens=[[0, 7, 8, 9]], eos_id=0),
+    case("EOS is 9, and 0 a word", [[True, True, True, False]], tokens=[[0, 7, 9, 0]], eos_id=9),
     random=sampled,
     mistakes="""
         before == 0 -> tokens != eos_id
@@ -280,9 +287,10 @@ def response_mask(tokens, eos_id):
 
 
 def padded_in_front(generator: torch.Generator) -> Arguments:
-    counts = torch.randint(1, 9, (5, 1), generator=generator)
-    counts[0], counts[1] = 3, 8
-    return {"mask": torch.arange(8) >= 8 - counts}
+    rows, columns = number(generator, 2, 6), number(generator, 4, 9)
+    counts = torch.randint(1, columns + 1, (rows, 1), generator=generator)
+    counts[0], counts[1] = 3, columns
+    return {"mask": torch.arange(columns) >= columns - counts}
 
 
 @exercise(
@@ -322,13 +330,14 @@ def position_ids(mask):
 
 
 def scored_rows(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 4, 5)
-    prompt_lengths = torch.randint(1, 5, (4,), generator=generator)
+    rows, words = number(generator, 3, 6), number(generator, 4, 8)
+    mask = ragged_mask(generator, rows, 5)
+    prompt_lengths = torch.randint(1, 5, (rows,), generator=generator)
     prompt_lengths[:2] = torch.tensor([2, 4])
     columns = int((prompt_lengths + mask.sum(1)).max())
     return {
-        "logits": 2 * torch.randn(4, columns, 6, generator=generator),
-        "tokens": torch.randint(0, 6, (4, columns), generator=generator),
+        "logits": 2 * torch.randn(rows, columns, words, generator=generator),
+        "tokens": torch.randint(0, words, (rows, columns), generator=generator),
         "prompt_lengths": prompt_lengths,
         "response_mask": mask,
     }
@@ -378,13 +387,14 @@ def token_log_probs(logits, tokens, prompt_lengths, response_mask):
 
 
 def documents(generator: torch.Generator) -> Arguments:
-    begins = torch.randint(1, 3, (4, 1), generator=generator)
-    ends = torch.randint(3, 8, (4, 1), generator=generator)
+    rows, words = number(generator, 2, 6), number(generator, 4, 8)
+    begins = torch.randint(1, 3, (rows, 1), generator=generator)
+    ends = torch.randint(3, 8, (rows, 1), generator=generator)
     ends[:2] = torch.tensor([[3], [7]])
     place = torch.arange(7)
     return {
-        "logits": 2 * torch.randn(4, 7, 5, generator=generator),
-        "tokens": torch.randint(0, 5, (4, 7), generator=generator),
+        "logits": 2 * torch.randn(rows, 7, words, generator=generator),
+        "tokens": torch.randint(0, words, (rows, 7), generator=generator),
         "mask": (place >= begins) & (place < ends),
     }
 
@@ -403,7 +413,6 @@ THREE_COLUMNS = logs([[[0.5, 0.25, 0.25], [0.25, 0.25, 0.5], [0.1, 0.1, 0.8]]])
         logits=THREE_COLUMNS, tokens=[[2, 0, 1]], mask=[[False, False, True]],
     ),
     random=documents,
-    gradient="logits",
     mistakes="""
         logits[:, :-1] -> logits[:, 1:]
             you compare column j with token j, which it has read already. Column j is about token j + 1:
@@ -437,10 +446,11 @@ def language_model_loss(logits, tokens, mask):
 
 
 def some_rows(generator: torch.Generator) -> Arguments:
+    rows = number(generator, 2, 6)
     return {
-        "prompt_lengths": torch.randint(1, 5, (4,), generator=generator),
-        "response_lengths": torch.randint(1, 7, (4,), generator=generator),
-        "columns": 11,
+        "prompt_lengths": torch.randint(1, 5, (rows,), generator=generator),
+        "response_lengths": torch.randint(1, 7, (rows,), generator=generator),
+        "columns": number(generator, 10, 13),
     }
 
 

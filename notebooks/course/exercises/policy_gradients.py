@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, number, some
+from course.exercises.batches import Arguments, between, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -27,6 +27,7 @@ THREE_WORDS = logs([0.2, 0.3, 0.5]) + 1.0  # the softmax does not see a constant
     ),
     case("a negative reward", [0.4, -1.4, 1.0], logits=THREE_WORDS, word=1, reward=-2.0),
     random=one_word,
+    constants="logits",
     mistakes="""
         return reward -> return -reward
             this is the gradient of the loss. The push on the logits goes uphill: a word with a positive
@@ -56,11 +57,13 @@ def reinforce_push(logits, word, reward):
 
 
 def moved_tokens(generator: torch.Generator) -> Arguments:
+    rows, columns = number(generator, 2, 5), number(generator, 4, 8)
+    log_ratio, advantages = torch.randn(2, rows, columns, generator=generator)
     return {
-        "ratio": (0.5 * torch.randn(4, 6, generator=generator)).exp(),
-        "advantages": torch.randn(4, 6, generator=generator),
-        "clip_low": 0.2,
-        "clip_high": 0.4,
+        "ratio": (log_ratio / 2).exp(),
+        "advantages": advantages,
+        "clip_low": between(generator, 0.1, 0.3),
+        "clip_high": between(generator, 0.1, 0.6),
     }
 
 
@@ -82,6 +85,7 @@ GOOD, BAD = torch.full((1, 4), 1.0), torch.full((1, 4), -1.0)
         ratio=RATIOS, advantages=GOOD, clip_low=0.2, clip_high=0.6,
     ),
     random=moved_tokens,
+    constants="ratio advantages",
     mistakes="""
         ~(went_up_enough | went_down_enough) -> (ratio > 1 - clip_low) & (ratio < 1 + clip_high)
             you cut the gradient on both sides of the range. A token that moved the wrong way must be
@@ -123,8 +127,8 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
         "a good token with clip_high = 0.28", [[-0.5, -0.9, -1.0, -1.1, -1.28]],
         **FIVE, advantages=[[1.0]], clip_low=0.2, clip_high=0.28,
     ),
-    random=some("log_probs old_log_probs advantages", clip_low=0.2, clip_high=0.28),
-    gradient="log_probs",
+    random=some("log_probs old_log_probs advantages", clip_low=(0.1, 0.3), clip_high=(0.1, 0.6)),
+    constants="old_log_probs advantages",
     mistakes="""
         -torch.minimum -> torch.minimum
             this is the objective, which is maximised. An optimizer minimises: put a minus in front.
@@ -180,7 +184,7 @@ def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high)
         mask=lengths(2, 1, 2),
     ),
     random=some("log_probs advantages mask"),
-    gradient="log_probs",
+    constants="advantages",
     mistakes="""
         .sum(1) -> .sum(1) / mask.sum(1)
             you divide by the length of the response. The log-probability of a response is the sum over its
@@ -218,6 +222,7 @@ def rloo_loss(log_probs, advantages, mask):
         old_log_probs=logs([[0.2, 0.4, 0.1], [0.2, 0.1, 0.1]]), mask=lengths(2, 1, columns=3),
     ),
     random=some("log_probs old_log_probs mask"),
+    constants="log_probs old_log_probs",
     mistakes="""
         log_ratio.sum(1, keepdim=True).exp() -> (log_ratio.exp() * mask).sum(1, keepdim=True)
             you add the token ratios up. Probabilities of tokens multiply: add their logarithms.
@@ -255,7 +260,7 @@ def answer_ratio(log_probs, old_log_probs, mask):
         log_probs=logs([[2.0, 2.0, 2.0]]), old_log_probs=torch.zeros(1, 3), mask=lengths(3),
     ),
     random=some("log_probs old_log_probs mask"),
-    gradient="log_probs",
+    constants="old_log_probs",
     mistakes="""
         (log_ratio * mask).sum(1, keepdim=True) / length -> (log_ratio * mask).sum(1, keepdim=True)
             this is the product of the token ratios. It leaves any range as a response gets longer: take
@@ -299,8 +304,8 @@ THREE_TOKENS = {"log_probs": logs([[0.1, 0.2, 0.8]]), "old_log_probs": logs([[0.
         "the same with a bound of 3", [[-1.151293, -1.609438, -0.669431]],
         **THREE_TOKENS, advantages=[[-1.0]], clip_high=2.0,
     ),
-    random=some("log_probs old_log_probs advantages", clip_high=0.2),
-    gradient="log_probs",
+    random=some("log_probs old_log_probs advantages", clip_high=(0.1, 1.0)),
+    constants="old_log_probs advantages",
     mistakes="""
         ratio.clamp(max=1 + clip_high).detach() -> ratio.clamp(max=1 + clip_high)
             the numbers are right, but a gradient flows through the weight. Detach it: it says how much a

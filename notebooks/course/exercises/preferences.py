@@ -3,16 +3,13 @@
 import torch
 import torch.nn.functional as F
 
-from course.exercises.batches import Arguments, number, some
+from conformance import batches
+from course.exercises.batches import Arguments, between, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
 def pairs(generator: torch.Generator) -> Arguments:
-    """Log-probs of whole responses, and a policy that has moved a few nats."""
-    ref = -10 - 5 * torch.rand(2, 5, generator=generator)
-    policy = ref + 2 * torch.randn(2, 5, generator=generator)
-    names = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")
-    return dict(zip(names, (*policy, *ref))) | {"beta": 0.3}
+    return batches.pairs(generator) | {"beta": between(generator, 0.05, 0.6)}
 
 
 MOVED = {  # the gap is 1.5 nats
@@ -36,7 +33,7 @@ AGREE = {
         beta=1.0,
     ),
     random=pairs,
-    gradient="policy_chosen",
+    constants="ref_chosen ref_rejected",
     mistakes="""
         (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
         -> policy_chosen - policy_rejected
@@ -85,7 +82,7 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     case("the gap is 1.5 nats, beta 0.1: the target is 5", [12.25], **MOVED, beta=0.1),
     case("policy and reference agree, beta 0.5: the target is 1", [1.0], **AGREE, beta=0.5),
     random=pairs,
-    gradient="policy_chosen",
+    constants="ref_chosen ref_rejected",
     mistakes="""
         h - 1 -> h + 1
             you add the target where it must be subtracted, so the gap is driven below 0: the wrong way.
@@ -122,7 +119,8 @@ def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
         log_probs=[[-1.0, -2.0, -3.0], [-4.0, -9.0, -9.0]],
         ref_log_probs=[[-2.0, -2.0, -4.0], [-3.0, -1.0, -1.0]], mask=lengths(3, 1), beta=0.5,
     ),
-    random=some("log_probs ref_log_probs mask", beta=0.2),
+    random=some("log_probs ref_log_probs mask", beta=(0.05, 0.6)),
+    constants="ref_log_probs",
     mistakes="""
         moved.sum(1) -> moved.sum(1) / mask.sum(1)
             you take the mean over a response's tokens. The log-probability of a response is their sum.
@@ -154,6 +152,7 @@ def implicit_reward(log_probs, ref_log_probs, mask, beta):
         log_probs=logs([[0.5, 0.5, 0.1]]), mask=lengths(2, columns=3),
     ),
     random=some("teacher_log_probs=ref_log_probs log_probs mask"),
+    constants="teacher_log_probs log_probs",
     mistakes="""
         (teacher_log_probs - log_probs) -> teacher_log_probs
             this is the sum of log p alone. Every token costs something under it, so the best response is
@@ -190,7 +189,7 @@ def two_models(generator: torch.Generator) -> Arguments:
         student_logits=[[1.0, 2.0]], teacher_logits=[[3.0, 4.0]],
     ),
     random=two_models,
-    gradient="student_logits",
+    constants="teacher_logits",
     mistakes="""
         log_p.exp() * (log_p - log_q) -> log_q.exp() * (log_q - log_p)
             this is the reverse KL(q || p): your weights are the student's. The forward KL is an average

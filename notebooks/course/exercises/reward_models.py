@@ -22,7 +22,6 @@ def scored_pairs(generator: torch.Generator) -> Arguments:
     case("equal scores", 0.693147, chosen=[3.0], rejected=[3.0]),
     case("a pair that is 200 on the wrong side", 200.0, chosen=[-100.0], rejected=[100.0]),
     random=scored_pairs,
-    gradient="chosen",
     mistakes="""
         chosen - rejected -> rejected - chosen
             your gap is rejected - chosen: the model would learn to prefer the worse answer.
@@ -177,6 +176,7 @@ def a_bank(generator: torch.Generator) -> Arguments:
         proxy=[1.0, 2.0, 3.0], gold=[0.9, 0.5, 0.1], n=3,
     ),
     random=a_bank,
+    constants="proxy gold",
     mistakes="""
         gold[proxy.argsort()] -> gold[gold.argsort()]
             you sort by gold. Best-of-n never sees gold: it picks by the proxy, and gold is only read off
@@ -207,10 +207,16 @@ def best_of_n_mean(proxy, gold, n):
     return (rising * torch.tensor(chosen)).sum()
 
 
+def members(generator: torch.Generator) -> Arguments:
+    shape = number(generator, 2, 5), number(generator, 2, 7)
+    return {"scores": 2 * torch.randn(shape, generator=generator)}
+
+
 @exercise(
     case("three members, one response", [1.0], scores=[[1.0], [2.0], [4.0]]),
     case("each of two members is the lowest once", [-1.0, 0.0], scores=[[2.0, 0.0], [-1.0, 4.0]]),
-    random=lambda generator: {"scores": 2 * torch.randn(3, 5, generator=generator)},
+    random=members,
+    constants="scores",
     mistakes="""
         scores.amin(0) -> scores.amax(0)
             that is the highest member: the reward of whoever is fooled most. The lowest one decides.
@@ -229,7 +235,7 @@ def worst_case(scores):
 
 
 def counts(generator: torch.Generator) -> Arguments:
-    size = number(generator, 2, 3)
+    size = number(generator, 2, 5)
     return {"table": torch.randint(1, 20, (size, size), generator=generator).float()}
 
 
@@ -237,6 +243,7 @@ def counts(generator: torch.Generator) -> Arguments:
     case("20 and 15 pairs of one mind, 5 and 10 of two", 0.4, table=[[20.0, 5.0], [10.0, 15.0]]),
     case("never of one mind", -1.0, table=[[0.0, 7.0], [7.0, 0.0]]),
     random=counts,
+    constants="table",
     mistakes="""
         (alike - chance) / (1 - chance) -> alike
             this is the share on which they agree. Take off what chance gives, and divide by what it leaves.

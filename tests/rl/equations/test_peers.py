@@ -318,7 +318,9 @@ def of_pairs(each: Tensor, chosen: Tensor, rejected: Tensor) -> Result:
 
 def kto(x: Inputs, beta: float, reference_point: float) -> Result:
     chosen, rejected = x.leaf("policy_chosen"), x.leaf("policy_rejected")
-    each = kto_loss(chosen, rejected, x.ref_chosen, x.ref_rejected, beta, reference_point)
+    both, refs = torch.cat([chosen, rejected]), torch.cat([x.ref_chosen, x.ref_rejected])
+    good = torch.arange(len(both)) < len(chosen)
+    each = kto_loss(both, refs, good, beta, reference_point).view(2, -1).mean(0)
     return of_pairs(each, chosen, rejected)
 
 

@@ -503,18 +503,23 @@ def test_orpo():
 
 
 def test_kto():
-    """r = 1 and -.5 around z = .4: 1/2 [1 - sigmoid(.06)] + 1/2 [1 - sigmoid(.09)]; far away flat."""
-    ref = f([-11]), f([-11.5])
-    chosen, rejected = f([-10]).requires_grad_(), f([-12]).requires_grad_()
-    loss = kto_loss(chosen, rejected, *ref, 0.1, 0.4)
-    equal(loss, [0.481260])
-    gradients = torch.autograd.grad(loss.sum(), (chosen, rejected))
-    equal(torch.cat(gradients), [-0.012489, 0.012475])
+    """r = 1 and -.5 around z = .4: 1 - sigmoid(.06) of a good answer, 1 - sigmoid(.09) of a bad one.
+
+    Weights of 1.5 and .5 multiply them. Far away it is flat.
+    """
+    ref, good = f([-11, -11.5]), torch.tensor([True, False])
+    policy = f([-10, -12]).requires_grad_()
+    loss = kto_loss(policy, ref, good, 0.1, 0.4)
+    equal(loss, [0.485004, 0.477515])
+    (gradient,) = torch.autograd.grad(loss.sum(), policy)
+    equal(gradient, [-0.024978, 0.024949])
+    weights = dict(desirable_weight=1.5, undesirable_weight=0.5)
+    equal(kto_loss(policy, ref, good, 0.1, 0.4, **weights), [0.727507, 0.238758])
     point = torch.tensor(0.4, requires_grad=True)
-    assert not kto_loss(*ref, *ref, 0.1, point).requires_grad  # z is a constant
-    far = f([500]).requires_grad_()
-    kto_loss(far, f([-500]), *ref, 0.1, 0.4).sum().backward()
-    equal(far.grad, [0], 1e-12)
+    assert not kto_loss(ref, ref, good, 0.1, point).requires_grad  # z is a constant
+    far = f([500, -500]).requires_grad_()
+    kto_loss(far, ref, good, 0.1, 0.4).sum().backward()
+    equal(far.grad, [0, 0], 1e-12)
 
 
 def test_hinge():

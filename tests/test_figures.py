@@ -1,0 +1,90 @@
+"""docs' figures: all are drawn from recorded numbers, in the shared colours, and say what is recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from report.style import COLOURS
+from studies import archive, figures
+from studies.overoptimisation.figures import median_curve
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+SCRIPTS = ("demo", "compare")
+OTHERWISE = {"report.png"}  # seen in a browser
+# What matplotlib takes for a colour: #0072B2, "C0", "tab:blue", "0.65" and common names.
+COLOUR = re.compile(
+    r"#[0-9A-Fa-f]{6}\b|\"(?:C\d|tab:\w+|black|gr[ae]y|red|green|blue|orange|light\w+)\""
+    r"|color=\"0?\.\d+\""
+)
+
+
+def test_the_code_of_figures_has_no_colour_of_its_own() -> None:
+    """A colour has one meaning everywhere, so only report/style.py says which it is."""
+    files = [*(ROOT / "studies").rglob("*.py"), *(ROOT / "scripts" / f"{n}.py" for n in SCRIPTS)]
+    found = {str(path): COLOUR.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert len(found) > 20 and {name: colours for name, colours in found.items() if colours} == {}
+    assert COLOUR.search('axis.plot(x, color="#0072B2")') and COLOUR.search('(x, y, "C0")')
+
+
+def test_every_picture_of_docs_is_drawn_from_recorded_numbers(tmp_path: Path) -> None:
+    """Also those of the archive, whose runs are gone: a change of style can reach them all."""
+    shown = {
+        name
+        for page in DOCS.glob("*.md")
+        for name in re.findall(r"\]\(([\w/]+\.png)\)", page.read_text(encoding="utf-8"))
+    }
+    figures.main(figures.FiguresConfig(out=tmp_path))
+    drawn = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
+    assert len(drawn) > 15 and drawn == shown - OTHERWISE
+
+
+def test_the_table_of_corrections_is_read_with_its_stars() -> None:
+    table = archive.off_policy_table((DOCS / "archive.md").read_text(encoding="utf-8"))
+    assert list(table) == list(archive.CORRECTIONS)
+    assert table["sequence_tis"] == {
+        "reviews, lag 16": (0.774, False), "reviews, lag 64": (0.659, True),
+        "sums, lag 16": (0.682, True), "sums, lag 64": (0.749, True),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("holm", "stars"), [(0.04, 1), (0.06, 0), (None, 0)])
+def test_a_star_marks_what_passes_the_corrected_test(holm: float | None, stars: int) -> None:
+    axis, difference = Figure().subplots(), dict[str, Any](mean=0.2, by_start=[0.1, 0.2, 0.3])
+    archive.draw_difference(axis, 0, difference | ({} if holm is None else {"holm": holm}))
+    assert [line.get_marker() for line in axis.lines].count("*") == stars
+    assert sorted(axis.lines[0].get_xdata()) == [0.1, 0.2, 0.3]
+
+
+def test_the_title_of_the_budget_says_what_is_recorded() -> None:
+    """PPO is ahead from every start at equal tokens, and one engine of both worlds passes the test."""
+    budget = json.loads((DOCS / "overoptimisation.json").read_text(encoding="utf-8"))["budget"]
+    rows = [row for world in budget.values() for row in world["table"] if row["view"] == "tokens"]
+    ahead = [row["difference"]["by_start"] for row in rows if row["engine"] == "ppo"]
+    assert len(ahead) == 2 and all(start > 0 for starts in ahead for start in starts)
+    passed = [row["engine"] for row in rows if row.get("difference", {}).get("holm", 1) < 0.05]
+    assert passed == ["grpo_iterative"]
+
+
+def test_a_median_curve_ends_where_half_of_the_runs_do() -> None:
+    """Worked by hand: gold is 1, 2 and 9 times the distance, and the runs end at d = 1, 2 and 3."""
+    runs = [
+        {"points": {"kl": [0.0, end**2], "gold": [0.0, slope * end**2]}}
+        for slope, end in ((1.0, 1.0), (2.0, 2.0), (9.0, 3.0))
+    ]
+    d, gold = median_curve(runs)
+    assert d[-1] == pytest.approx(2.0) and gold[0] == 0
+    near = int(np.argmin(abs(d - 0.9)))  # three runs are left, then two
+    assert gold[near] == pytest.approx(2 * d[near] ** 2)
+    assert gold[-1] == pytest.approx((2 * 4 + 9 * 4) / 2)
+
+
+def test_meanings_have_colours_of_their_own() -> None:
+    assert len(set(COLOURS.values())) == len(COLOURS)
