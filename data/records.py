@@ -35,6 +35,7 @@ class Asked:
     question: str = field(default="", compare=False, repr=False)  # what splits it; "": its prompt
     # The conversation that the prompt was written of, for who reads it in another form; None of plain text.
     turns: tuple[Turn, ...] | None = field(default=None, compare=False, repr=False)
+    in_messages: bool = field(default=False, compare=False, repr=False)  # and the file has them so
 
 
 @dataclass(frozen=True)

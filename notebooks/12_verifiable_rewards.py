@@ -19,15 +19,17 @@
 # | 5 | how are results reported honestly? (pass@k) |
 # | 6 | what does training change? |
 # | 7 | what is a single step of an answer worth? |
+# | 8 | what does a policy learn first of several rewards? |
 #
 # **You need** [07_grpo](07_grpo.ipynb). The rules live in
 # [rl/rewards/verifiable.py](../rl/rewards/verifiable.py), the engine of section 7 is
 # [rl/grpo_process_engine.py](../rl/grpo_process_engine.py).
 #
-# **It takes** about twenty seconds on one CPU core, after start-up.
+# **It takes** about a minute on one CPU core, after start-up.
 
 # %%
 import copy
+import dataclasses
 import inspect
 import itertools
 import math
@@ -54,10 +56,17 @@ from report.tokens import show_tokens
 # %%
 from rl import grpo_engine, grpo_process_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.advantages import group_advantages, process_advantages
+from rl.equations.advantages import (
+    gdpo_advantages,
+    group_advantages,
+    process_advantages,
+    weighted_sum,
+)
 from rl.equations.best_of_n import pass_at_k
 from rl.loop import Run
 from rl.rewards import verifiable
+from rl.rewards.function import FunctionReward
+from rl.rewards.several import SeveralRewards
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
 from rl.rewards.verifiable import ANSWERS, answer_match, meaning, read_answer
 from rl.run.evaluation import measure_accuracy
@@ -534,7 +543,94 @@ plots.difference(
 )  # fmt: skip
 
 # %% [markdown]
-# ## 8. Exercises
+# ## 8. Right, in the right form, and short
+#
+# Few rewards stay alone. One pays the right answer, another one its form (`####` before the number), a
+# third one a short answer. `--reward rule my_rewards.py:form my_rewards.py:brief` pays their sum, and each
+# has a column of its own in the log: `reward/rule`, `reward/form`, `reward/brief`. Here it is again the
+# small task of section 6, with three seeds. **Predict, then run:** what does the policy learn first?
+
+
+# %%
+def form(prompt: str, response: str) -> float:
+    return float(response.startswith("####"))
+
+
+def brief(prompt: str, response: str) -> float:
+    return 1 - len(response) / 32  # characters
+
+
+def paid_three(seed: int, combination: str) -> dict[str, list[float]]:
+    """The columns of a run that is paid all three rewards alike."""
+    three = {"right": ANSWERS, "form": FunctionReward(form, "form"),
+             "brief": FunctionReward(brief, "brief")}  # fmt: skip
+    flags = dataclasses.replace(config, seed=seed, reward_combination=combination)
+    run = Run(flags, copy.deepcopy(base), tokenizer, SeveralRewards(three), records, MetricLog(30))
+    rows = grpo_engine.train(run)
+    return {name: [row[f"reward/{name}"] for row in rows] for name in three}
+
+
+runs = {how: [paid_three(seed, how) for seed in range(3)] for how in ("sum", "gdpo")}
+
+# %% tags=["hide-input"]
+figure, axes = plots.panels(2)
+for axis, how, title in zip(axes, runs, ("summed, then normalised", "normalised, then summed (GDPO)"),
+                            strict=True):  # fmt: skip
+    mean = {name: torch.tensor([run[name] for run in runs[how]]).mean(0).tolist()
+            for name in ("right", "form", "brief")}  # fmt: skip
+    plots.curves(mean, axis=axis, styles={"right": "policy", "form": "bad", "brief": "exact"},
+                smooth=3, xlabel="step", ylabel="reward, mean of three seeds", ylim=(0, 1.05),
+                title=title)  # fmt: skip
+plt.show()
+
+
+# %%
+def near(column: list[float], step: int) -> float:
+    """A column around a step."""
+    return sum(column[step - 2 : step + 3]) / 5
+
+
+rows = [[how, seed, *(f"{near(run[name], step):.2f}" for name in run for step in (2, 12, 27))]
+        for how in runs for seed, run in enumerate(runs[how])]  # fmt: skip
+plots.table(["", "seed", *(f"{name}, {when}" for name in ("right", "form", "brief")
+                           for when in ("start", "step 12", "end"))], rows)  # fmt: skip
+holds(
+    all(near(run["form"], 12) > 0.85 and near(run["right"], 12) < 0.5 for run in runs["sum"]),
+    "after 12 steps the form is learned and the answer is not",
+)
+holds(
+    all(near(run["right"], 27) < near(run["right"], 2) for run in runs["gdpo"]),
+    "where a character of length is as loud as a right answer, fewer are right than at the start",
+)
+
+# %% [markdown]
+# What is cheap comes first. Every answer can be made short and begin with `####`, so almost every group
+# teaches that; a right answer is rare, and nothing about it is alike from question to question. A curve of
+# the sum alone would have looked like success. It is the simplest case of a *hacked* reward: nobody
+# cheated, but what was learned is not what was meant.
+#
+# **How loud is each reward?** In a sum a reward is heard by how much it *varies*: two short answers differ
+# by a few characters, which is 0.1 here, and a right and a wrong one by 1. GDPO (Liu et al. 2026,
+# [arXiv:2601.05242](https://arxiv.org/abs/2601.05242)) normalises each reward in its group and then adds
+# them up, so that each is heard by its *weight*. Two rewards of 0 or 1 in groups of two, of which the first
+# group differs in one and the second in both:
+
+# %%
+two = torch.tensor([[1.0, 0], [0, 0], [1, 1], [0, 0]])  # (N, K)
+print("sum, then normalised:", group_advantages(weighted_sum(two, (1, 1)), 2)[:, 0])
+print("normalised, then sum:", gdpo_advantages(two, (1, 1), 2)[:, 0])
+plots.code(gdpo_advantages, docstring=False)
+
+# %% [markdown]
+# That an answer is better in both stands out with GDPO alone, which is what its paper is about. But a
+# character of length is now as loud as a right answer. In these three seeds the policy gives up right
+# answers for answers that are about half a character shorter, so that fewer are right than at the start.
+# Neither way is better by itself: in the sum a reward's scale is a hidden weight, and with GDPO the
+# weights alone decide (`--reward-weights 1 0.3 0.1`), so they have to be chosen. A reward of weight 0 pays
+# nothing and has its curve all the same, which is how to watch what you mean while you pay what you can
+# measure.
+#
+# ## 9. Exercises
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #

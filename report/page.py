@@ -90,7 +90,9 @@ def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     with matplotlib.rc_context(SVG):
         figure = Figure(figsize=(4.4, 2.1))  # for all: new axes take twice as long as a panel
         axis = figure.add_axes((0.15, 0.19, 0.83, 0.71), xlabel="step")
-        for base in sorted(bases, key=lambda base: (order.get(base, len(order)), base)):
+        for base in sorted(
+            bases, key=lambda base: (order.get(base.split("/")[0], len(order)), base)
+        ):
             if (curves := curves_of(base, runs)) and not base.startswith("seconds/"):
                 ends = "; ".join(curve.ends for curve in curves)
                 least = 0.005 if base.endswith(SHARES) else 0

@@ -28,7 +28,6 @@ from typing import Any, Literal
 
 from harness.flags import NotNegative
 from rl.batches.rollout import Update
-from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
@@ -46,6 +45,8 @@ class GRPOConfig(EngineConfig):
     kl_estimator: Literal["k3", "k2"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference)."""
 
+    has_gdpo = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
@@ -61,7 +62,7 @@ def train(run: Run) -> list[dict[str, Any]]:
     for step in run.steps():  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5-7
         rewards = run.rewards(rollout)  # (N,)  line 8
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        advantages = run.group_advantages(rollout, rewards)  # (N, 1)  line 9
         old = run.old_log_probs(rollout)  # (N, T)  line 6
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
         update = Update(old, ref, advantages, rollout.response_mask)

@@ -41,7 +41,6 @@ from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import save_reward_model
 from reward_model.world_pairs import WorldAnnotator
 from rl.batches.rollout import Update
-from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
@@ -84,6 +83,8 @@ class IterativeGRPOConfig(EngineConfig):
     many nats, and keep the last policy inside them."""
 
     fixed_length = True  # an iteration has steps / iterations steps
+
+    has_gdpo = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,7 +132,7 @@ def train(run: Run, *, refresh: ContinualRewardModel | None = None) -> list[dict
             reference.load_state_dict(policy.state_dict())  # line 3
         rollout = run.sample(run.prompts(step))  # lines 5-7
         rewards = run.rewards(rollout)  # (N,)  line 8
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        advantages = run.group_advantages(rollout, rewards)  # (N, 1)  line 9
         old = run.old_log_probs(rollout)  # (N, T)  line 6
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
         update = Update(old, ref, advantages, rollout.response_mask)

@@ -51,7 +51,6 @@ from torch import Tensor
 from harness.flags import AboveZero, AtLeastOne, KLNats, NotNegative
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, Update
-from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
@@ -84,6 +83,7 @@ class SingleModelGRPOConfig(EngineConfig):
     stop_kl: KLNats | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
 
+    has_gdpo = True
     kl_horizon = 1_000  # responses over which kl_coef moves towards kl_target
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ def train(run: Run) -> list[dict[str, Any]]:
     for step in run.steps():  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5 and 7
         rewards = run.rewards(rollout)  # (N,)  line 8
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        advantages = run.group_advantages(rollout, rewards)  # (N, 1)  line 9
         old = run.old_log_probs(rollout)  # (N, T)  line 6: also the reference
         update = Update(old, None, advantages, rollout.response_mask)
 

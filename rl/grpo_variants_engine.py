@@ -147,8 +147,17 @@ class GRPOVariantsConfig(EngineConfig):
         variant = flag_value(arguments, "--variant")
         return choices_of(variant if variant in VARIANTS else "grpo")
 
+    has_gdpo = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reward_combination == "gdpo" and (
+            self.reward_scale != "group" or self.overlong_buffer or self.sampling_filter != "none"
+        ):
+            raise ValueError(
+                "reward_combination gdpo takes the place of reward_scale group: leave other scales, "
+                "overlong_buffer and sampling_filter out, which look at the rewards' sum"
+            )
         refuse_penalty("the GRPO family", self, "; --overlong-buffer has one")
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
@@ -366,7 +375,10 @@ def train(run: Run) -> list[dict[str, Any]]:
             continue
         old = run.old_log_probs(rollout)  # (N, T)  line 3
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
-        advantages = variant_advantages(config, kept)  # (N, 1)  line 9
+        if config.reward_combination == "gdpo":
+            advantages = run.group_advantages(rollout, kept)
+        else:
+            advantages = variant_advantages(config, kept)  # (N, 1)  line 9
         mask = rollout.response_mask  # (N, T)
         if config.mask_truncated:
             mask = mask & rollout.has_eos[:, None]

@@ -40,7 +40,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import score_missing_eos
+from rl.equations.advantages import gdpo_advantages, group_advantages, score_missing_eos
 from rl.equations.kl import FixedKL
 from rl.rewards.reward import RewardFn, checked_rewards
 from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
@@ -194,6 +194,14 @@ class Run:
         with self.clock.phase("reward"):
             rewards = checked_rewards(self.reward_fn, rollout)
         return score_missing_eos(rewards, rollout.has_eos, self.config.missing_eos_penalty)
+
+    def group_advantages(self, rollout: Rollout, rewards: Tensor) -> Tensor:
+        """The rewards (N,) compared within their groups, (N, 1); by GDPO each of several by itself."""
+        if self.config.reward_combination == "sum":
+            return group_advantages(rewards, self.config.group_size)
+        columns = torch.stack([*rollout.reward_columns.values()] or [rewards], 1)  # (N, K)
+        weights = getattr(self.reward_fn, "weights", (1.0,))
+        return gdpo_advantages(columns, weights, self.config.group_size)
 
     def old_log_probs(self, rollout: Rollout, *, groups: bool = True) -> Tensor:
         """log pi_old of the tokens, (N, T), a constant; whole groups as the `minibatches` that follow."""

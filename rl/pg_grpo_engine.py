@@ -55,7 +55,7 @@ from rl.batches.preferences import (
     pairs_within,
 )
 from rl.batches.rollout import Rollout, Update
-from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
+from rl.equations.advantages import best_worst_pairs, ordered_pairs
 from rl.equations.kl import k3
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
@@ -84,6 +84,8 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """beta of the preference loss; not the weight of the KL penalty."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
+
+    has_gdpo = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,7 +223,7 @@ def train(run: Run, *, offline_pairs: Sequence[TokenPair] = ()) -> list[dict[str
     for step in run.steps():
         rollout = run.sample(run.prompts(step))  # line 2
         rewards = run.rewards(rollout)  # (N,)  line 3
-        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3
+        advantages = run.group_advantages(rollout, rewards)  # (N, 1)  line 3
         old = run.old_log_probs(rollout)  # (N, T)
         compares = config.compares_groups and config.needs_reference
         ref = run.ref_log_probs(reference, rollout, needed=compares)  # (N, T) or None

@@ -36,7 +36,14 @@ from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
-from rl.rewards.reward import RewardFn, components, is_function, open_reward, open_rule
+from rl.rewards.reward import (
+    RewardFn,
+    components,
+    is_function,
+    open_reward,
+    open_rule,
+    rewards_of,
+)
 from rl.run.config import RunFlags
 
 
@@ -161,13 +168,14 @@ class Talk:
         """The function that is named, or the reward of the run's own flags."""
         if self.config.reward is not None:
             return open_function(self.config.reward)
-        kind = str(self.flags.get("reward") or "auto")
-        if is_function(kind) or "teacher" in self.flags or not self.data:
+        kinds = rewards_of(self.flags.get("reward") or "auto")
+        if any(map(is_function, kinds)) or "teacher" in self.flags or not self.data:
             return None  # code of somebody's, a teacher, or no config.json
         named = self.flags.get("reward_model") or ()
         names = tuple([named] if isinstance(named, str) else named)
         flags: dict[str, Any] = dict(
-            reward=kind, data=self.data, preset=self.preset, reward_model=names,
+            reward=kinds, reward_weights=tuple(self.flags.get("reward_weights") or ()),
+            data=self.data, preset=self.preset, reward_model=names,
             ensemble=self.flags.get("ensemble", "mean"), model=self.flags.get("model"),
         )  # fmt: skip
         return open_reward(RunFlags(**flags), self.tokenizer, self.device, self.rule)

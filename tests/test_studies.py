@@ -33,6 +33,7 @@ from report.doctor import examine
 from report.intervals import holm, t_interval, t_tails
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
+from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
@@ -41,6 +42,8 @@ from studies import bootstrap, engines, own_taste, preferences, real_model
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
 from studies.engines import RECIPES, STUDIES, Recipe, flags_of
+from studies.judges import __main__ as judges
+from studies.judges import stages as judging
 from studies.overoptimisation import __main__ as study
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
@@ -632,3 +635,59 @@ def test_the_page_is_that_of_the_recording(monkeypatch):
             assert found[place] == pytest.approx(value, rel=near), place
         else:
             assert found[place] == value, place
+
+
+def test_a_judge_is_taught_both_answers_of_a_pair_and_each_pair_both_ways_round():
+    row = {"prompt": "Tell Ben.\n", "chosen": "Hi Ben!", "rejected": "Go."}
+    one, two = (judging.questions([row], of_two) for of_two in (False, True))
+    assert [(each["prompt"], each["response"]) for each in one + two] == [
+        ("Tell Ben.\nHi Ben!\nGood:", "Yes"),
+        ("Tell Ben.\nGo.\nGood:", "No"),
+        ("Tell Ben.\nA: Hi Ben!\nB: Go.\nBetter:", "A"),
+        ("Tell Ben.\nA: Go.\nB: Hi Ben!\nBetter:", "B"),
+    ]
+    assert {split_of(each["split_key"]) for each in one + two} == {"train"}
+
+
+def test_pairs_are_counted_that_are_ordered_as_gold_orders_them():
+    """Right, wrong, right the other way round, undecided; and one that gold does not tell apart."""
+    differences, gold = torch.tensor([2, -1, -0.1, 0, 3]), torch.tensor([0.2, 0.3, -0.1, 0.4, 0])
+    found = judging.as_gold(differences, gold)
+    assert found[:4] == [1, 0, 1, 0.5] and math.isnan(found[4])
+
+
+def test_a_judge_that_says_the_same_letter_twice_likes_a_place():
+    """Log-odds of one answer where it stands first and second: A twice, one answer twice, B twice."""
+    both = torch.tensor([[2.0, -1.0], [1.0, 0.5], [-3.0, 1.0], [-1.0, -1.0]])
+    assert judging.same_place(both) == 0.5
+
+
+def test_gold_is_read_where_a_run_first_reaches_a_distance():
+    """Runs over 0, 2 and 4 nats; the second stops at 1. At 3: half-way between the last two."""
+    runs = [points([0.4, 0.6, 0.8]), points([0.4, 0.5], far=1.0)]
+    found = judges.gold_at(runs, 3.0)
+    assert (found["reached"], found["of"]) == (1, 2)
+    assert found["mean"] == pytest.approx(0.7) and found["low"] == pytest.approx(0.7)
+    assert "mean" not in judges.gold_at(runs, 9.0)
+    shown = judges.cell(found, 2) + judges.share(found)
+    assert shown == "0.70 (0.70 to 0.70), 1 of 2 runs"
+
+
+def test_every_policy_of_the_judges_is_paid_by_a_flag_of_its_engine(monkeypatch):
+    monkeypatch.setenv("JUDGE", "set by the job")
+    jobs = judges.plan(judges.JudgesConfig(seeds=2, chat=Path("chat")))
+    paid = [job.arguments["reward"] for job in jobs.values() if job.stage == "policy"]
+    assert sorted(paid) == sorted([*judges.REWARDS] * 2) and len(jobs) == 11
+    for name in judges.REWARDS:
+        given = judging.rewarded(Path("learned"), 1, judging.TOYS, name)
+        config = GRPOConfig(**given)
+        where, _, function = config.reward.rpartition(":")
+        assert not function or not where or Path(where).is_file()
+        assert bool(config.reward_model) == (name == "Bradley-Terry")
+
+
+def test_the_table_of_the_judges_is_that_of_the_recorded_numbers():
+    numbers = json.loads((DOCS / judges.JSON).read_text(encoding="utf-8"))
+    text = (DOCS / judges.PAGE).read_text(encoding="utf-8")
+    assert filled(text, {"judges": judges.table(numbers)}) == text
+    assert [*numbers["rewards"]] == [*judges.REWARDS] and numbers["seeds"] == 3

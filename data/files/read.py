@@ -27,6 +27,7 @@ from data.files.formats import (
     FORMATS,
     LABELS,
     LEARNED,
+    MESSAGES,
     OWN_PAIRS,
     TRUTHS,
     UNANSWERED,
@@ -218,6 +219,7 @@ def _ends_within(record: PreferenceRecord | ResponseRecord | PromptRecord, end: 
 LISTED = re.compile(
     r"""\s*\[\s*(?:\{\s*["'](?:role|content|from|value)["']:|["']).*\]\s*""", re.DOTALL
 )
+IN_MESSAGES = ("prompt", "messages", "chosen", "completion", "response")
 BLANK_END = re.compile(r"[^\S\n]\Z")  # a token of its own, and the answer's first word lacks it
 
 
@@ -362,9 +364,11 @@ def _read(
             sides = [written(side, form, learned=not is_prompt) for side in ended]
             content = found._replace(sides=sides)
             turns = recorded_turns(row) if recorded else sides[0].turns
+            messages = any(isinstance(row.get(key), MESSAGES) for key in IN_MESSAGES)
             record = replace(
-                convert(kind, content, row), question=_question(found, row), turns=turns
-            )
+                convert(kind, content, row),
+                question=_question(found, row), turns=turns, in_messages=messages,
+            )  # fmt: skip
             if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
                 raise DropRow(f"{chat.end} within an answer")
             records.append(record)

@@ -71,7 +71,7 @@ SECTIONS = {
     "Code beside the paper": " ".join(f"/docs/boxes/{box.engine}" for box in beside.all_boxes()),
     "Play": "explorables",
     "Guide": "guide faq your_pairs /data/README /reward_model/README /rl/README",
-    "Results": "results claims overoptimisation real_model benchmarks archive",
+    "Results": "results claims overoptimisation judges real_model benchmarks archive",
     "Proofs": "equations reliability",
     "Look up": "glossary cheat_sheet metrics papers",
     "Project": "comparison /CONTRIBUTING /CHANGELOG /docs/README /conformance/README",

@@ -108,12 +108,13 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def _joined_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Counts added up, shares and means averaged by rows."""
-    rows = sum(len(rollout) for rollout in rollouts)
+    """Counts added up, shares and means averaged by the rows of the rounds that have them."""
     joined: dict[str, float] = {}
-    for name, first in rollouts[0].reward_metrics.items():
-        values = [rollout.reward_metrics[name] for rollout in rollouts]
-        weights = [1 if isinstance(first, int) else len(rollout) / rows for rollout in rollouts]
+    for name in dict.fromkeys(name for rollout in rollouts for name in rollout.reward_metrics):
+        having = [rollout for rollout in rollouts if name in rollout.reward_metrics]
+        rows = sum(len(rollout) for rollout in having)
+        values = [rollout.reward_metrics[name] for rollout in having]
+        weights = [1 if isinstance(values[0], int) else len(rollout) / rows for rollout in having]
         joined[name] = sum(value * weight for value, weight in zip(values, weights, strict=True))
     return joined
 

@@ -36,6 +36,8 @@ class Rollout:
     group_size: int
     # What the reward has measured: counts as int, shares and means as float.
     reward_metrics: dict[str, float] = field(default_factory=dict)
+    # What each of several rewards gave, (N,) by its name; NaN where it does not judge a row.
+    reward_columns: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)

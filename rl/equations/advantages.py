@@ -3,6 +3,7 @@
 Rows are grouped by prompt: rows b * G ... b * G + G - 1 are the G responses to prompt b.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -137,6 +138,45 @@ def group_advantages(
         raise ValueError(f"scale must be group, batch or none: got {scale!r}")
     # Equal rewards get exactly 0: their rounded mean can be off by one ulp.
     return torch.where(_all_equal(groups), 0.0, advantages).view(-1, 1)
+
+
+@torch.no_grad()
+def weighted_sum(
+    reward_columns: Tensor,  # (N, K), NaN where a reward does not judge the response
+    reward_weights: Sequence[float],  # K
+) -> Tensor:  # (N,)
+    """R_i = sum_k w_k R_ik over the rewards that judge response i: several rewards as one.
+
+    What an engine makes of R comes after: GRPO's sum, then normalised, is `group_advantages` of it.
+    """
+    axes("N K", reward_columns=reward_columns)
+    if reward_columns.shape[1] != len(reward_weights):
+        raise ValueError(f"{reward_columns.shape[1]} rewards, {len(reward_weights)} weights")
+    columns = at_least_float32(reward_columns)
+    return (columns.where(~columns.isnan(), 0.0) * columns.new_tensor(reward_weights)).sum(1)
+
+
+@torch.no_grad()
+def gdpo_advantages(
+    reward_columns: Tensor,  # (N, K), NaN where a reward does not judge the response
+    reward_weights: Sequence[float],  # K
+    group_size: int,
+    *,
+    eps: float = 1e-4,
+) -> Tensor:  # (N, 1)
+    """GDPO's A = (S - mean(S)) / (std(S) + eps), S_i = sum_k w_k z_ik (arXiv:2601.05242, section 3.1).
+
+    z_ik is `group_advantages` of reward k by itself, over the responses of the group that it judges; mean
+    and std of S run over all N responses (Liu et al. 2026). So a reward counts by its weight, however
+    much it varies, and one response that is better in two rewards stands out from one that is in one.
+    """
+    _grouped(weighted_sum(reward_columns, reward_weights), group_size)  # refuses what is none
+    z_scores = [
+        _step_z_scores(column, ~column.isnan(), group_size, True, eps)
+        for column in reward_columns.detach().split(1, dim=1)  # (N, 1) each
+    ]
+    total = weighted_sum(torch.cat(z_scores, 1), reward_weights)
+    return group_advantages(total, len(total), eps=eps)  # the batch as one group
 
 
 @torch.no_grad()

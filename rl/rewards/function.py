@@ -8,11 +8,16 @@
 
 The first two arguments are the texts of the prompt and of the response, without its EOS. A
 parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`, and
-`record.meta` for a row's other columns), one named `ended` whether the response has its EOS.
+`record.meta` for a row's other columns), one named `ended` whether the response has its EOS, one named
+`messages` the question: the conversation that the prompt was written of, as {"role", "content"}; plain
+text is one user's turn.
 
 A function with a parameter `prompts` or `completions` is of TRL's form: it is called by keyword, once a
-batch, with lists of texts, never of messages, and of the rows' values in the columns that it names, and
-gives a list.
+batch, with lists of these, of the rows' values in the columns that it names, of `messages` and of
+`completion_ids`, and gives a list. Prompts and completions are texts, or messages where the file has
+its prompts as messages.
+
+None says that the function does not judge a row; then another reward must (rl/rewards/several.py).
 
 The function is code and runs with your rights; modules beside its file can be imported. It is read when
 a run starts; --resume refuses when its file, or one in its folder that it imports, has changed since.
@@ -39,15 +44,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data.records import PromptRecord
+from data.templates import Turn, messages_of
 from harness.errors import UserError
 from harness.files import expanded, record_input
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_gather_list, on_main, shard_block
 from rl.batches.rollout import Rollout
-from rl.rewards.reward import LARGEST
+from rl.rewards.reward import LARGEST, row_place
 
-OPTIONAL = ("record", "ended")
+OPTIONAL = ("record", "ended", "messages")
 BATCH = ("prompts", "completions")  # TRL's form
+IF_NAMED = ("messages", "completion_ids")
+NOT_HERE = {"trainer_state", "log_extra", "log_metric", "environments"}  # which TRL's trainer gives
 PACKAGES = ("data", "gpt", "harness", "reward_model", "rl")  # this project
 OTHER_ORDER = re.compile(  # first and second parameter where a response is first, or a truth second
     r"(?:response|completion|solution|answer|output|prediction)(?:_\w+)?,.*|\w*,(?:prompt|"
@@ -178,13 +187,16 @@ def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
         wanted = BATCH if batch else tuple(name for name in OPTIONAL if name in names)
         if not batch:
             signature.bind("", "", **dict.fromkeys(wanted))
+        for name in sorted(NOT_HERE & names if batch else ()):
+            if signature.parameters[name].default is inspect.Parameter.empty:
+                raise TypeError(f"it asks for {name}, which only TRL's trainer has")
         other_order = not batch and OTHER_ORDER.fullmatch(",".join([*names][:2]))
         if other_order or inspect.iscoroutinefunction(function):
             raise TypeError(f"it is {'async ' * (not other_order)}def f{signature}")
     except (TypeError, ValueError) as error:
         raise UserError(
             f"--reward {reward}: {error}, but is called as f(prompt, response), in this order, by keyword "
-            "also record and ended, or as f(prompts, completions, **columns), and never awaited"
+            "also record, ended and messages, or as f(prompts, completions, **columns), and never awaited"
         ) from error
     return wanted
 
@@ -197,6 +209,15 @@ class FunctionReward:
         self.columns: set[str] = set()  # that a row has had
 
     def __call__(self, rollout: Rollout) -> Tensor:
+        values = self.judged(rollout)
+        if values.isnan().any():
+            place = row_place(rollout, int(values.isnan().nonzero()[0]))
+            why = f"gave None at {place}, and no other reward judges it: give a number, or name another"
+            raise UserError(f"--reward {self.name} {why}")
+        return values
+
+    def judged(self, rollout: Rollout) -> Tensor:
+        """The same, with NaN for a row that the function gave None for."""
         if self.wanted == BATCH:  # on one rank: it may compare the rows
             values = on_main(lambda: self._batch(rollout))
         else:
@@ -205,30 +226,37 @@ class FunctionReward:
         return torch.tensor(values, dtype=torch.float32, device=rollout.response_tokens.device)
 
     def _row(self, rollout: Rollout, row: int) -> float:
-        record, place = rollout.records[row], _place(rollout, row)
-        offered = {"record": record, "ended": bool(rollout.has_eos[row])}
+        record, place = rollout.records[row], row_place(rollout, row)
+        offered = dict(
+            record=record, ended=bool(rollout.has_eos[row]), messages=conversation(record)
+        )
         more = {name: offered[name] for name in self.wanted}
         value = self._called(place, record.prompt, rollout.responses[row], **more)
         return self._finite(value, place)
 
     def _batch(self, rollout: Rollout) -> list[float]:
-        rows = [
-            {
-                **record.meta,
-                **dict(answer=record.answer, prompts=record.prompt, completions=response),
-            }
-            for record, response in zip(rollout.records, rollout.responses, strict=True)
-        ]
+        chats = all(record.in_messages for record in rollout.records)
+        tokens = zip(rollout.response_tokens.tolist(), rollout.lengths.tolist(), strict=True)
+        rows = []
+        for record, text, (ids, n) in zip(rollout.records, rollout.responses, tokens, strict=True):
+            own = dict(answer=record.answer, messages=conversation(record), completion_ids=ids[:n])
+            own |= dict(prompts=record.prompt, completions=text)
+            if chats:
+                own |= dict(
+                    prompts=conversation(record), completions=messages_of([Turn("assistant", text)])
+                )
+            rows.append({**record.meta, **own})
         self.columns |= {name for row in rows for name, value in row.items() if value is not None}
         named = inspect.signature(self.function).parameters
         every = any(each.kind is each.VAR_KEYWORD for each in named.values())
-        names = [name for name in sorted(self.columns) if every or name in named]
+        names = [n for n in sorted(self.columns) if n in named or (every and n not in IF_NAMED)]
         columns = ", ".join(sorted(self.columns))
-        place = f"a batch of {len(rows)} texts, not messages, with the columns {columns}"
+        kind = "messages here" if chats else "texts here"
+        place = f"a batch of {len(rows)} rows (completions are {kind}) with the columns {columns}"
         values = self._called(place, **{name: [row.get(name) for row in rows] for name in names})
         if len(values) != len(rows):
             raise UserError(f"--reward {self.name} gave {len(values)} numbers for {place}")
-        return [self._finite(value, _place(rollout, row)) for row, value in enumerate(values)]
+        return [self._finite(value, row_place(rollout, row)) for row, value in enumerate(values)]
 
     def _called(self, place: str, *arguments: Any, **named: Any) -> Any:
         """What the function gives, for a batch as a list."""
@@ -240,7 +268,9 @@ class FunctionReward:
             raise UserError(f"--reward {self.name} {why}") from error
 
     def _finite(self, value: Any, place: str) -> float:
-        """The number that the function gave; UserError for any other value, a text like "2" as well."""
+        """The number that the function gave, NaN for None; UserError for all else, a text like "2" too."""
+        if value is None:
+            return math.nan
         try:
             number = math.nan if isinstance(value, str | bytes) else float(value)
         except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
@@ -252,5 +282,6 @@ class FunctionReward:
         return number
 
 
-def _place(rollout: Rollout, row: int) -> str:
-    return f"prompt {row + 1} of {len(rollout)}, {rollout.records[row].prompt[:60]!r}"
+def conversation(record: PromptRecord) -> list[dict[str, str]]:
+    """The conversation up to the answer, as messages; plain text is one user's turn."""
+    return messages_of(record.turns or [Turn("user", record.prompt)])

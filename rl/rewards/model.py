@@ -30,14 +30,17 @@ from reward_model.pairs import as_pair
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, worst_case
-from rl.rewards.reward import MadeOf, RewardFlags, RewardFn
+from rl.rewards.reward import MadeOf, RewardFlags, RewardFn, made_of_all
 
 
-def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -> RewardFn:
-    """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
-    if is_checked(config.data) and not config.reward_model:
-        raise UserError(f"{config.data} is checked by a rule: leave --reward {config.reward} out")
-    names = config.reward_model or (str(default_reward_model(config)),)
+def open_kind(
+    config: RewardFlags, tokenizer: Tokenizer, device: torch.device, names: Sequence[str] = ()
+) -> RewardFn:
+    """The reward model, or the ensemble, of these names, or of the flags, or of this data and preset."""
+    names = names or config.reward_model
+    if is_checked(config.data) and not names:
+        raise UserError(f"{config.data} is checked by a rule: leave --reward model out")
+    names = names or (str(default_reward_model(config)),)
     judges = [Judge.open(name, device) for name in names]
     models = [judge.model for judge in judges]
     own = [None if judge.shares(tokenizer) else judge for judge in judges]
@@ -139,13 +142,7 @@ class EnsembleReward:
 
     @property
     def components(self) -> MadeOf:
-        """Its members; of each token the first that reads it says what it thinks."""
-        made = [member.components for member in self.members]
-        return MadeOf(
-            reward_models=tuple(model for each in made for model in each.reward_models),
-            judges=tuple(judge for each in made for judge in each.judges),
-            token_columns=next(filter(None, (each.token_columns for each in made)), None),
-        )
+        return made_of_all(self.members)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]

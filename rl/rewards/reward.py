@@ -7,8 +7,9 @@ takes its name.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -17,10 +18,12 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from data.sources import Source, has_annotator
+from gpt.folder import hub_repo
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import on_device
 from harness.errors import UserError
+from harness.files import expanded
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl import rewards
 from rl.batches.rollout import Rollout
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e15  # a reward in size: sums of squares over a batch stay finite in float32
 NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
-OWN = {"reward", "model", "function", "verifiable", "teacher_reward", "step_rewards"}
+OWN = {"reward", "several", "model", "function", "verifiable", "teacher_reward", "step_rewards"}
 
 # --- what a reward is ---------------------------------------------------------------------------
 
@@ -83,6 +86,17 @@ def components(reward_fn: RewardFn | None) -> MadeOf:
     return getattr(reward_fn, "components", MadeOf())
 
 
+def made_of_all(rewards: Iterable[RewardFn]) -> MadeOf:
+    """What several are made of; of each token the first that reads it says what it thinks."""
+    made = [components(reward) for reward in rewards]
+    return MadeOf(
+        reward_models=tuple(model for each in made for model in each.reward_models),
+        judges=tuple(judge for each in made for judge in each.judges),
+        reads_records=any(each.reads_records for each in made),
+        token_columns=next(filter(None, (each.token_columns for each in made)), None),
+    )
+
+
 @dataclass(eq=False)
 class RuleReward:
     """A function of (record, response text, ended with EOS): a world's gold reward or a checkable rule."""
@@ -126,6 +140,11 @@ def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
     return on_device(rewards, rollout.response_tokens.device)
 
 
+def row_place(rollout: Rollout, row: int) -> str:
+    """Which row, in words."""
+    return f"prompt {row + 1} of {len(rollout)}, {rollout.records[row].prompt[:60]!r}"
+
+
 # --- what --reward may say -----------------------------------------------------------------------
 
 
@@ -133,7 +152,10 @@ class RewardFlags(Protocol):
     """The flags of an engine that a reward is opened by (rl/run/config.py)."""
 
     @property
-    def reward(self) -> str: ...
+    def reward(self) -> str | tuple[str, ...]: ...
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]: ...
 
     @property
     def reward_model(self) -> tuple[str, ...]: ...
@@ -160,9 +182,20 @@ class RewardFlags(Protocol):
     def precision(self) -> str: ...
 
 
+def rewards_of(reward: str | Sequence[str]) -> tuple[str, ...]:
+    """The rewards that --reward names, one or several."""
+    return (reward,) if isinstance(reward, str) else tuple(reward)
+
+
 def is_function(reward: str) -> bool:
     """Whether a --reward names the user's function."""
-    return ":" in reward
+    return ":" in reward.removeprefix("hf://")
+
+
+def names_model(reward: str) -> bool:
+    """Whether a --reward names a reward model, by its folder or as one of the hub."""
+    known = is_function(reward) or reward in (*NAMED, *kinds())
+    return not known and (expanded(Path(reward)).is_dir() or hub_repo(reward) is not None)
 
 
 def kinds() -> set[str]:
@@ -174,10 +207,11 @@ def check_reward(reward: str) -> None:
     """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
     named = (*NAMED, *sorted(kinds()))
     where, _, function = reward.rpartition(":")
-    if reward not in named and not (where and function.isidentifier()):
+    own = (where and function.isidentifier()) or names_model(reward)
+    if reward not in named and not own:
         raise ValueError(
-            f"reward {reward!r} is none of {', '.join(named)}, and a function of your own is named with a "
-            "colon, as in my_rewards:brief or my_rewards.py:brief"
+            f"reward {reward!r} is none of {', '.join(named)} and no reward model's folder; a function of "
+            "your own is named with a colon, as in my_rewards:brief or my_rewards.py:brief"
         )
 
 
@@ -209,27 +243,30 @@ def open_reward(
     config: RewardFlags, tokenizer: Tokenizer, device: torch.device, rule: RuleReward | None
 ) -> RewardFn:
     """The reward that the flags ask for; `rule` is what `open_rule` has found."""
-    kind, data = config.reward, config.data
-    checks = components(rule).check is not None
-    if is_function(kind):
-        if config.reward_model and not has_annotator(data):  # PG-GRPO reads recorded pairs there
-            raise _unused(config, f"function {kind}")
-        from rl.rewards.function import open_function
+    names, checked = rewards_of(config.reward), components(rule).check is not None
+    opened, unread = (
+        list[RewardFn](),
+        not has_annotator(config.data),
+    )  # PG-GRPO reads recorded pairs there
+    for name in names:
+        if is_function(name):
+            from rl.rewards.function import open_function
 
-        return open_function(kind)
-    if kind in ("gold", "rule") or (kind == "auto" and checks):
-        if rule is None:
-            raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
-        if config.reward_model and checks:
-            raise _unused(config, rule.name)
-        return rule
-    name = "model" if kind == "auto" else kind  # a file of this folder: it alone is imported
-    opened: RewardFn = importlib.import_module(f"rl.rewards.{name}").open_kind(
-        config, tokenizer, device
-    )
-    return opened
+            opened.append(open_function(name))
+        elif name in ("gold", "rule") or (name == "auto" and checked):
+            if rule is None:
+                raise UserError(f"--reward {name}: {config.data} has no rule; use --reward model")
+            opened.append(rule)
+        else:  # a file of this folder: it alone is imported
+            own, kind = names_model(name), name if name in kinds() else "model"
+            open_kind = importlib.import_module(f"rl.rewards.{kind}").open_kind
+            opened.append(open_kind(config, tokenizer, device, *[(name,)] * own))
+            unread = unread and own
+    if unread and config.reward_model:
+        folders = " ".join(config.reward_model)
+        raise UserError(f"the reward is {' and '.join(names)}: leave --reward-model {folders} out")
+    if len(names) == 1 and not config.reward_weights:
+        return opened[0]
+    from rl.rewards.several import SeveralRewards, labels_of
 
-
-def _unused(config: RewardFlags, reward: str) -> UserError:
-    folders = " ".join(map(str, config.reward_model))
-    return UserError(f"the reward is the {reward}: leave --reward-model {folders} out")
+    return SeveralRewards(dict(zip(labels_of(names), opened, strict=True)), config.reward_weights)

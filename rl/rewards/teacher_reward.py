@@ -131,7 +131,7 @@ def moved_reference(every: int | None, step: int, reference: GPT, policy: GPT) -
         reference.load_state_dict(policy.state_dict())
 
 
-def refuse_other_rewards(reward: str, reward_model: Sequence[str]) -> None:
+def refuse_other_rewards(reward: str | Sequence[str], reward_model: Sequence[str]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
     if reward != "auto" or reward_model:
         raise ValueError("the teacher is the reward here: leave --reward and --reward-model out")

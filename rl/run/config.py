@@ -15,6 +15,7 @@ from gpt.folder import hub_repo, place_of
 from gpt.recipes import ModelFlags
 from harness.console import say_once
 from harness.flags import (
+    LARGEST,
     AboveZero,
     AtLeastOne,
     Count,
@@ -23,7 +24,7 @@ from harness.flags import (
     NotNegative,
 )
 from rl.equations.kl import AdaptiveKL, FixedKL
-from rl.rewards.reward import check_reward
+from rl.rewards.reward import check_reward, names_model, rewards_of
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,16 @@ class RunFlags(ModelFlags):
 
     data: Data = USUAL
     """A world (reviews, sums, instructions) or a file with prompts (formats: data/README.md)."""
-    reward: str = "auto"
+    reward: str | tuple[str, ...] = "auto"
     """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
-    gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
-    as function(prompt, response) and gives a number (rl/rewards/function.py)."""
+    gold: the world's own. Or a reward model's name, or a function of yours, MODULE:FUNCTION or
+    FILE.py:FUNCTION, that is called as function(prompt, response) and gives a number
+    (rl/rewards/function.py). Or several of these."""
+    reward_weights: tuple[float, ...] = ()
+    """What each of several rewards counts; default: 1. One of 0 is measured and not paid."""
+    reward_combination: Literal["sum", "gdpo"] = "sum"
+    """How several rewards are one. sum: their weighted sum. gdpo: each is first normalised in its group
+    (GDPO, arXiv:2601.05242), so that it counts by its weight, however much it varies."""
     reward_model: tuple[str, ...] = ()
     """The reward model, a run's or a published one, or several; default: the one of this data and model."""
     ensemble: Literal["mean", "min"] = "mean"
@@ -65,11 +72,19 @@ class RunFlags(ModelFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_reward(self.reward)
+        if isinstance(self.reward, str) and names_model(self.reward) and not self.reward_model:
+            object.__setattr__(self, "reward_model", (self.reward,))
+            object.__setattr__(self, "reward", "model")
+        check_rewards(self)
         check_ensemble(self)
 
     def named_models(self) -> list[str]:
-        return [*super().named_models(), *self.reward_model]
+        return [*super().named_models(), *self.judges]
+
+    @property
+    def judges(self) -> list[str]:
+        """The reward models that are named, as --reward-model or as one of several rewards."""
+        return [*self.reward_model, *filter(names_model, rewards_of(self.reward))]
 
     @property
     def scored_rows(self) -> int:
@@ -79,7 +94,9 @@ class RunFlags(ModelFlags):
     @property
     def first_reward_model(self) -> Path | None:
         """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
-        return place_of(self.reward_model[0]) if self.reward_model else None
+        return place_of(self.judges[0]) if self.judges else None
+
+    has_gdpo = False  # whether the engine's advantages are Run.group_advantages
 
 
 @dataclass(frozen=True)
@@ -115,6 +132,10 @@ class EngineConfig(RunFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         kl_controller(self)
+        if self.reward_combination == "gdpo":
+            refuse_penalty(
+                "gdpo", self, ", and pay it as a reward of its own: f(prompt, response, ended)"
+            )
 
     @property
     def kl_limits(self) -> tuple[float, float] | None:
@@ -145,6 +166,24 @@ def refuse_penalty(engine: str, config: EngineConfig, instead: str = "") -> None
     """ValueError for the penalty of an engine that does not learn from an answer's reward as it is."""
     if config.missing_eos_penalty:
         raise ValueError(f"{engine}: leave --missing-eos-penalty out{instead}")
+
+
+def check_rewards(config: RunFlags) -> None:
+    """ValueError for rewards, weights or a combination that no run can mean."""
+    names, weights = rewards_of(config.reward), config.reward_weights
+    for name in names:
+        check_reward(name)
+    if not names or len({*names}) < len(names):
+        raise ValueError(f"reward names none, or one twice: got {' '.join(names)}")
+    if weights and len(weights) != len(names):
+        raise ValueError(f"there are {len(names)} rewards and {len(weights)} reward_weights")
+    if weights and not (any(weights) and all(abs(weight) <= LARGEST for weight in weights)):
+        raise ValueError(f"reward_weights must be numbers up to {LARGEST:g}, not all 0: {weights}")
+    if config.reward_combination == "gdpo" and not config.has_gdpo:
+        raise ValueError(
+            "reward_combination gdpo is defined where advantages are a group's (R - mean) / std: leave it "
+            "out, or take rl.grpo_engine or another of GRPO's family"
+        )
 
 
 def check_ensemble(config: RunFlags) -> None:

@@ -25,7 +25,8 @@ def rose(found: Comparison, task: Task) -> str:
     """The gain of the reward, and of the true objective where that is known and another one."""
     words = {"reward": "the reward"}
     if task.reward_fn is not task.gold:
-        words["gold"] = f"{found.gold_name}, which nothing paid for,"
+        unpaid = task.gold not in getattr(task.reward_fn, "paid", ())
+        words["gold"] = found.gold_name + ", which nothing paid for," * unpaid
     said = []
     for name, what in words.items():
         if change := found.change(name):

@@ -93,11 +93,15 @@ class Evaluation:
     # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
     reverse_kl: Tensor | None
     reverse_kl_full: Tensor | None
+    columns: dict[str, Tensor]  # what each of several rewards gave, (N,) by name, NaN for nothing
     first: Rollout  # the first responses as they were sampled, for the token log
 
     def summary(self) -> dict[str, float]:
         """Means under the names that metrics.jsonl and the tables use."""
         numbers = {} if self.reward is None else {"reward": float(self.reward.mean())}
+        for name, values in self.columns.items():
+            if not values.isnan().all():
+                numbers[f"reward/{name}"] = float(values.nanmean())
         numbers["response_length"] = float(self.lengths.float().mean())
         numbers["eos_rate"] = float(self.has_eos.float().mean())
         if self.gold is not None:
@@ -112,8 +116,9 @@ class Evaluation:
         return numbers
 
     def notes(self, count: int) -> dict[str, list[float]]:
-        """Reward and gold of the first `count` responses, where they are known."""
-        known = {"reward": self.reward, "gold": self.gold}
+        """Reward, its columns and gold of the first `count` responses, where they are known."""
+        columns = {f"reward/{name}": values for name, values in self.columns.items()}
+        known = {"reward": self.reward, **columns, "gold": self.gold}
         return {name: v[:count].tolist() for name, v in known.items() if v is not None}
 
     def sample_rows(self, count: int) -> list[dict[str, Any]]:
@@ -168,6 +173,7 @@ def evaluate(
                 lengths=rollout.lengths.cpu(),
                 has_eos=rollout.has_eos.cpu(),
                 reward=None if reward_fn is None else conditions.rewards(reward_fn, rollout).cpu(),
+                columns={name: values.cpu() for name, values in rollout.reward_columns.items()},
                 gold=None if gold is None else gold(rollout).cpu(),
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl[0].cpu(),
@@ -186,6 +192,7 @@ def _joined(parts: Sequence[Evaluation]) -> Evaluation:
         parts[0],
         records=[record for part in parts for record in part.records],
         responses=[text for part in parts for text in part.responses],
+        columns={n: torch.cat([part.columns[n] for part in parts]) for n in parts[0].columns},
         **joined,
     )
 
@@ -315,7 +322,8 @@ class Comparison:
     def text(self) -> str:
         """A table and the examples side by side."""
         numbers, names = self.numbers, COLUMNS | {"gold": self.gold_name}
-        keys = [key for key in (*COLUMNS, *self.accuracy_before) if key in numbers["before"]]
+        keys = [*COLUMNS, *self.accuracy_before, *(f"reward/{n}" for n in self.before.columns)]
+        keys = [key for key in keys if key in numbers["before"]]
         before, after = numbers["before"], numbers["after"]
         rows = [["before", *map(before.get, keys)], [self.name, *map(after.get, keys)]]
         table = format_table(["", *(names.get(key, key) for key in keys)], rows)

@@ -18,7 +18,14 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
-from rl.rewards.reward import RewardFn, components, is_function, open_reward, open_rule
+from rl.rewards.reward import (
+    RewardFn,
+    components,
+    is_function,
+    open_reward,
+    open_rule,
+    rewards_of,
+)
 from rl.run.config import RunFlags
 
 
@@ -81,7 +88,8 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
     """
     data = config.data
-    learned = own_reward is None and not is_function(config.reward)
+    named = [name for name in rewards_of(config.reward) if not is_function(name)]
+    learned = own_reward is None and bool(named)
     policy, tokenizer = open_policy(
         config.model, data, config.preset, device, with_reward_model=learned,
         chat_arguments=config.chat_arguments,
@@ -91,7 +99,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
         positions = f"the policy's {policy.config.context} positions"
         raise UserError(f"--max-new-tokens leaves no room for a prompt in {positions}: lower it")
     found, prompts = open_prompts(data, tokenizer, room)
-    needed = learned and config.reward != "model"
+    needed = learned and bool({*named} - {"model", *config.judges})
     rule = open_rule(found, data, prompts, needed=needed)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)

@@ -1,5 +1,6 @@
 """Advantages where no other implementation checks them: gaps, equal rewards, steps, parts, pairs."""
 
+import math
 import statistics
 
 import pytest
@@ -10,6 +11,7 @@ from rl.equations.advantages import (
     best_worst_pairs,
     discounted_returns,
     gae,
+    gdpo_advantages,
     group_advantages,
     leave_one_out_advantages,
     ordered_pairs,
@@ -60,6 +62,37 @@ def test_equal_rewards_give_exactly_zero(scale):
         ones = torch.ones(2, size, dtype=torch.bool)
         steps, ends = rewards.expand(2, -1), torch.arange(size).expand(2, -1)
         assert not process_advantages(steps, ends, ones, ones, 2, eps=1e-8).any()
+
+
+def slow_gdpo(columns, weights, size, eps):
+    """z-scores within groups, weighted and added, then one z-score over the batch; plain Python."""
+    totals = [0.0] * len(columns)
+    for k, weight in enumerate(weights):
+        for start in range(0, len(columns), size):
+            values = [float(columns[row, k]) for row in range(start, start + size)]
+            known = [value for value in values if not math.isnan(value)]
+            for i, value in enumerate(values):
+                if len(known) > 1 and not math.isnan(value):
+                    spread = statistics.stdev(known) + eps
+                    totals[start + i] += weight * (value - statistics.mean(known)) / spread
+    mean, std = statistics.mean(totals), statistics.stdev(totals)
+    return [(total - mean) / (std + eps) for total in totals]
+
+
+def test_gdpo_by_loops():
+    """Three rewards of very different spreads and weights, three groups of four, some not judged."""
+    columns = torch.randn(12, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    columns *= torch.tensor([1.0, 100.0, 0.1], dtype=torch.float64)
+    for row, k in ((0, 0), (5, 1), (8, 2), (9, 2), (10, 2)):
+        columns[row, k] = math.nan
+    found = gdpo_advantages(columns, (1.0, 0.5, -2.0), 4)
+    assert found.shape == (12, 1)
+    expected = slow_gdpo(columns, (1.0, 0.5, -2.0), 4, 1e-4)
+    assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-12)
+    assert not gdpo_advantages(torch.full((4, 2), 0.1), (1.0, 2.0), 2).any()
+    for broken in (columns[:, :2], columns[:11]):
+        with pytest.raises(ValueError):
+            gdpo_advantages(broken, (1.0, 0.5, -2.0), 4)
 
 
 def test_process_advantages_by_loops():

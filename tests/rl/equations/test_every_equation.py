@@ -28,7 +28,8 @@ MODULES = (
 )  # fmt: skip
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
-    "gae": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
+    "gae": (), "weighted_sum": (), "gdpo_advantages": (),
+    "discounted_returns": (), "whiten": (), "group_advantages": (),
     "leave_one_out_advantages": (), "maxrl_advantages": (), "greedy_baseline_advantages": (),
     "process_advantages": (), "best_worst_pairs": (),
     "ordered_pairs": (), "best_of_n_mean": (), "ensemble_mean": (), "worst_case": (),
@@ -67,7 +68,7 @@ SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
     ): "log_probs old_log_probs ref_log_probs teacher_log_probs token_rewards "
     "values old_values returns loss x covariances draws ratio kl",
     (4, 1): "advantages",
-    (4, 2): "step_rewards",
+    (4, 2): "step_rewards reward_columns",
     (4,): "rewards greedy_rewards scores lengths weights labels",
     (5,): "policy ref policy_chosen policy_rejected ref_chosen ref_rejected chosen rejected margin",
     (2, 4): "proxy values_of_answers",
@@ -79,7 +80,8 @@ GIVEN = {
     "desirable": torch.arange(5) % 2 == 0,
     "clip_low": 0.2, "clip_high": 0.28, "value_clip": 0.2, "bound": 3.0, "gamma": 0.97,
     "gae_lambda": 0.9, "share": 0.5, "alpha": 0.2, "length": 9,
-    "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
+    "group_size": 2, "reward_weights": (1.0, 0.5),
+    "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
     "low": -0.5, "high": 0.5, "denominator": 6.0, "clip_range": 0.2, "responses": 6,
 }  # fmt: skip

@@ -14,12 +14,14 @@ from harness.tensors import masked_mean, masked_sum
 from rl.equations.advantages import (
     discounted_returns,
     gae,
+    gdpo_advantages,
     greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
     maxrl_advantages,
     process_advantages,
     score_missing_eos,
+    weighted_sum,
     whiten,
 )
 from rl.equations.ensembles import ensemble_mean, worst_case
@@ -120,6 +122,35 @@ def test_group_advantages_scaled_by_the_batch():
     expected = [-0.321634, 0.321634, -0.964901, 0.964901]
     equal(group_advantages(rewards, 2, scale="batch", eps=0).squeeze(1), expected)
     equal(group_advantages(rewards, 2, scale="none").squeeze(1), [-1, 1, -3, 3])
+
+
+def test_sum_then_normalised_and_normalised_then_sum():
+    """Two rewards of 0 or 1, G = 2: the first group differs in one of them, the second in both.
+
+    The sum is (1, 0) and (2, 0): by GRPO all four are +-.707107, and the second reward says nothing. By
+    GDPO the z-scores +-.707107 add up to +-.707107 and +-1.414214, whose deviation is sqrt(5/3).
+    """
+    columns = f([[1, 0], [0, 0], [1, 1], [0, 0]])
+    total = weighted_sum(columns, (1, 1))
+    equal(total, [1, 0, 2, 0])
+    root = 0.5**0.5
+    equal(group_advantages(total, 2, eps=0).squeeze(1), [root, -root, root, -root])
+    found = gdpo_advantages(columns, (1, 1), 2, eps=0).squeeze(1)
+    equal(found, [0.547723, -0.547723, 1.095445, -1.095445])
+    half = gdpo_advantages(columns, (1, 0.5), 2, eps=0).squeeze(1)  # sums +-.707107, +-1.060660
+    equal(half, [0.679366, -0.679366, 1.019049, -1.019049])
+    equal(gdpo_advantages(columns * f([1, 1000]), (1, 1), 2, eps=0).squeeze(1), found.tolist())
+
+
+def test_a_reward_that_does_not_judge_a_row_is_left_out_of_its_sum():
+    columns = f([[1, math.nan], [2, 4], [3, 8], [4, math.nan]])
+    equal(weighted_sum(columns, (1, 0.5)), [1, 4, 7, 4])
+    """Second column: only rows 2 and 3 of the group are compared, at +-.707107."""
+    z = [-1.161895, -0.387298, 0.387298, 1.161895]
+    sums = [z[0], z[1] - 0.707107, z[2] + 0.707107, z[3]]
+    deviation = (sum(value * value for value in sums) / 3) ** 0.5
+    found = gdpo_advantages(columns, (1, 1), 4, eps=0).squeeze(1)
+    equal(found, [value / deviation for value in sums])
 
 
 def test_maxrl():
