@@ -12,8 +12,9 @@
 # reward model. Whatever the judge likes for a wrong reason, the policy has learned to produce.
 #
 # **You need** [06_reward_model](06_reward_model.ipynb) (judges, kappa) and
-# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb). The runs are recorded: 20 policies that were
-# steered from SmolLM2 by preference pairs (page [18](18_a_real_model.ipynb), section 5, tells how).
+# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb). The answers are recorded: those of SmolLM2,
+# of 19 policies that preference pairs steered from it, and of the best of its eight answers (page
+# [18](18_a_real_model.ipynb), section 5, tells how).
 #
 # **It takes** about five seconds on one CPU core, after start-up.
 
@@ -63,12 +64,13 @@ print(f"win rate {v:.2f}, from {v - half:.2f} to {v + half:.2f}")
 assert abs(x.var(correction=0) - (v - ties / 4 - v**2)) < 1e-6
 
 # %% [markdown]
-# Dropping the ties would make it five of eight, 0.63 for 0.60. That is another number for another
+# Dropping the ties would make it five of eight, 0.63 instead of 0.60. That is another number for another
 # question: of the comparisons in which a difference was *seen*, how many went to the new policy? Report
 # which one it is, and how many ties there were.
 #
-# Here are all recorded policies, judged on 108 prompts by a reward model that training never saw. The
-# first row is the start against itself.
+# Here are all of them, judged on 108 prompts by a reward model with which none was trained. Their names
+# end in the seed, "start" is SmolLM2 against itself, and "the four commands" is what [your pairs and your
+# model](../docs/your_pairs.md) get by default settings.
 
 # %% tags=["hide-input"]
 names = sorted(policies, key=lambda name: policies[name]["preferred"])
@@ -126,10 +128,12 @@ holds(0.45 < found < 0.55, "half of the studies find it")
 #
 # ## 3. What does the judge like?
 #
-# The winner, "the four commands", is preferred in 0.73 of its comparisons. The recording has other
+# The three seeds of "the four commands" are preferred most, in 0.73 to 0.75 of their comparisons: these
+# are the 74 of 100 with which this page began. The recording has other
 # measurements of the same answers: how many ended (instead of being cut off at the limit of tokens), how
-# many polite words and tokens they have, how many were right by a rule, and the KL from the start. The
-# judge learned from pairs of a more and a less **polite** answer.
+# many polite words and tokens they have, how many were right by a rule (half of the words that a reference
+# answer adds to the question), and the KL from the start. The judge learned from pairs of a more and a
+# less **polite** answer.
 #
 # **Predict, then run.** Which of them goes along with the judge's preference?
 
@@ -173,10 +177,11 @@ axes[0].set_title("The judge follows the ending ...")
 axes[1].set_title("... and not what its pairs were about")
 
 # %% [markdown]
-# A judge of politeness does not follow politeness here. It follows whether the answer **ended**. Two
+# A judge of politeness does not follow polite words here. It follows whether the answer **ended**. Two
 # policies lie below the line, PPO a little and fine-tuning far: fine-tuning on the preferred answers makes
 # nearly every answer end, at half the length, and yet the judge does not prefer it to the start. So ending
-# is not all that it likes. A good outlier is worth more than twenty points on a line.
+# is not all that it likes. One such outlier is worth more than twenty points on a line, and so the table
+# above has both rows: with it the correlation is 0.69, and without it 0.82.
 #
 # **What a correlation cannot say.** Ending may be a *confounder* (the judge likes a full stop) or a part of
 # what is meant by quality (a person would prefer a whole answer as well). The numbers are the same in both
@@ -272,8 +277,9 @@ holds(rates["length"][1] < 0, "this judge prefers the shorter answer")
 # %% [markdown]
 # Lengths explain little here: $\phi$ is even negative, since this judge likes the shorter answer, while
 # AlpacaEval's likes the longer one. A control that copies another paper's confounder controls for
-# nothing. The ending explains a third of the winner's lead, and the rest remains. It is 16 prompts: as a
-# method it is complete, as a result it is small.
+# nothing. The ending explains about a third of the winner's lead, for its rate falls from 0.66 to 0.60
+# where 0.50 would be no lead. As a method this is complete; as a result it is small, because there are only
+# 16 prompts.
 #
 # ## 5. Position, and both orders
 #
@@ -347,7 +353,8 @@ holds(
 )
 
 # %% [markdown]
-# As a judge of whether an answer is *right* this reward model is no better than a coin. Nobody asked it
+# As a judge of whether an answer is *right* this reward model is no better than a coin: it agrees with the
+# rule in 0.47 of 64 pairs. Nobody asked it
 # to be one: it learned manners. But a reader of "preferred in 0.73" may well take it for one, so say in
 # the same sentence what the judge was made of.
 #

@@ -160,8 +160,9 @@ A = group_advantages(groups, 8)[:, 0]
 print("in a group with one right answer of eight GRPO gives it", round(A[0].item(), 2))
 
 # %% [markdown]
-# **Recorded.** The demo's 24 seeds compare fine-tuning on preferred answers, picking the best of eight by
-# the reward model, and GRPO, each from the same start:
+# **Recorded.** The demo's 24 seeds compare fine-tuning on preferred answers (of recorded pairs), picking
+# the best of eight by the reward model, and GRPO. All three begin with the same start, and gold is what an
+# answer is truly worth, from 0 to 1:
 
 # %%
 seeds = json.loads(Path("../docs/demo_seeds.json").read_text(encoding="utf-8"))
@@ -314,7 +315,8 @@ holds(
 #
 # ## 5. Learning rate and beta by size
 #
-# The larger the model, the smaller the rate. This repository's table, with where each row was measured:
+# The larger the model, the smaller the rate. This is the repository's table of starting points. One row
+# was measured, and the others say that they were not:
 
 # %%
 rows = [
@@ -328,8 +330,8 @@ rates = [row[2] for row in rows if row[0] == "larger"]
 holds(rates == sorted(rates, reverse=True), "larger models have smaller rates")
 
 # %% [markdown]
-# From papers: 1e-6 for GRPO at 7 billion (DeepSeekMath) and at 32 billion (DAPO), 3e-6 for R1-Zero. For
-# DPO half the rate or less; Llama 3 has 1e-5 for fine-tuning its largest model. **Beta** does not follow
+# From papers: 1e-6 for GRPO at 7 billion (DeepSeekMath) and at 32 billion (DAPO), 3e-6 for R1-Zero, and
+# 1e-5 for DPO and for fine-tuning the largest model of Llama 3. **Beta** does not follow
 # size but *what is penalised*: 0.02 a token in InstructGPT's reward, 0.04 in DeepSeekMath's loss, 0.001
 # in R1's, 0.1 in DPO's sigmoid. Page [05](05_what_a_kl_is.ipynb), section 6, converts between them; what
 # can be compared between runs is the KL in nats per answer that they reach.
@@ -409,8 +411,9 @@ holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fi
 # - **Two programs, two log-probs.** Engine and trainer round differently, and the copy may be old. So
 #   score the answers again with the trainer, log $|\rho - 1|$ before the first update, and correct what
 #   is left (page [19](19_when_the_sampler_is_not_the_policy.ipynb)).
-# - **Stragglers.** A batch waits for its longest answer. Partial rollouts, or a limit that costs
-#   (`--missing-eos-penalty`, page [12](12_verifiable_rewards.ipynb)).
+# - **Stragglers.** A batch waits for its longest answer. One can stop it and go on in the next batch
+#   (partial rollouts), or set a limit that costs (`--missing-eos-penalty`, page
+#   [12](12_verifiable_rewards.ipynb)).
 #
 # In this repository `--ranks 8` repeats the whole model on every rank and divides the answers
 # ([docs/ranks.md](../docs/ranks.md)): no sharding, no serving engine, and the ratio before the first
