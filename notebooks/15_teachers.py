@@ -33,7 +33,13 @@ import math
 
 import matplotlib.pyplot as plt
 import torch
-from course import plots, saved_models
+
+try:
+    from course import plots, saved_models
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
 from course.claims import holds
 from course.exercises import check
 from torch import Tensor

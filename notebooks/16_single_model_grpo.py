@@ -20,7 +20,13 @@ import warnings
 
 import matplotlib.pyplot as plt
 import torch
-from course import plots
+
+try:
+    from course import plots
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
 from course.claims import holds
 from course.exercises import check
 from torch import Tensor

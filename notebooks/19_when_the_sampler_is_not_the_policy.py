@@ -20,7 +20,13 @@ import io
 import itertools
 
 import torch
-from course import plots, saved_models
+
+try:
+    from course import plots, saved_models
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
 from course.claims import holds
 from course.exercises import check
 

@@ -16,7 +16,13 @@
 import random
 
 import torch
-from course import plots
+
+try:
+    from course import plots
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
 from course.claims import holds
 from course.exercises import check
 

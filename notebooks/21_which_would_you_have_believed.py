@@ -18,7 +18,13 @@ from itertools import combinations_with_replacement
 from math import factorial, sqrt
 
 import torch
-from course import plots, ten_claims
+
+try:
+    from course import plots, ten_claims
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
 from course.claims import holds
 from course.exercises import check
 

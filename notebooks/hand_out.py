@@ -90,6 +90,7 @@ def hidden(name: str, seed: int) -> list[dict[str, Any]]:
 
 def hand_out(seed: int, students: int, out: Path) -> None:
     """Write all four."""
+    from course import exercises
     from course.entered import QUESTIONS, right_answer
     from course.exercises import names
 
@@ -102,7 +103,8 @@ def hand_out(seed: int, students: int, out: Path) -> None:
             continue
         stripped = json.dumps(without_solutions(page), indent=1, ensure_ascii=False)
         (pages / page.name).write_text(stripped + "\n", encoding="utf-8")
-        functions = [solution(name) for name in asked if name not in QUESTIONS]
+        entered = {*QUESTIONS, *exercises.QUESTIONS}
+        functions = [solution(name) for name in asked if name not in entered]
         if functions:
             text = "\n\n".join([IMPORTS, *functions])
             (drawer / f"{page.stem}.py").write_text(text, encoding="utf-8")

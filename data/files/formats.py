@@ -511,6 +511,13 @@ JUDGED = (
      ("model_a", "model_b", "tie, tie (bothbad), both_bad")),
 )  # fmt: skip
 
+
+def pairs_beside(asks: str, kinds: type | tuple[type, ...]) -> Format:
+    """Both answers, and what is asked in a column of another name."""
+    sides = each(partial(chat_side, asks=asks), *PAIR)
+    return Format(f"{asks} and pairs", (*PAIR, asks), sides, SYSTEM, kinds)
+
+
 # The first match counts, so the more particular formats come first.
 FORMATS = (
     *(judged(*layout) for layout in JUDGED),
@@ -519,21 +526,14 @@ FORMATS = (
     Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT),
     Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
     Format("Dolly", ("instruction", "response"), each(alpaca_side, "response"), DOLLY),
-    *(
-        Format(
-            f"{asks} and pairs",
-            (asks, *PAIR),
-            each(partial(chat_side, asks=asks), *PAIR),
-            SYSTEM,
-            kinds,
-        )
-        for asks, kinds in (("conversations", MESSAGES), ("question", str), ("input", str))
-    ),
+    pairs_beside("conversations", MESSAGES),
     Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT, MESSAGES),
     Format(
         "conversational preferences", (*PAIR, "prompt"), each(chat_side, *PAIR), SYSTEM, MESSAGES
     ),
     OWN_PAIRS,
+    pairs_beside("question", str),
+    pairs_beside("input", str),
     Format("HH-RLHF", PAIR, each(hh_side, *PAIR), (), str),
     *(
         Format("conversations", (key,), each(talk_side, key), CHAT, list)

@@ -163,6 +163,14 @@ def test_the_best_of_rated_answers_beats_the_worst(tmp_path: Path) -> None:
             )
 
 
+def test_a_prompt_is_what_is_asked_whatever_other_columns_are_called(tmp_path: Path) -> None:
+    """As in the files of reward_model.annotate, whose `question` is a number."""
+    row = {"prompt": "Hi.\n", "chosen": "Yes.", "rejected": "No."}
+    for more in ({"question": 0}, {"question": "a7"}, {"conversations": 3}):
+        (record,) = read_preferences(write(tmp_path, row | more)).records
+        assert (record.prompt, record.chosen, record.rejected) == ("Hi.\n", "Yes.", "No.")
+
+
 def test_ratings_in_a_list_tell_a_tie(tmp_path: Path) -> None:
     rows = [{"input": Q, **TWO, "rating": rating} for rating in ([5, 5], [4, 5], None)]
     result = read_preferences(write(tmp_path, *rows))
