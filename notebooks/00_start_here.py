@@ -144,6 +144,7 @@ plots.diagram("algorithm_map")
 # **For practice**, if you know the losses and have a model to steer: [23 is it
 # better?](23_is_it_better.ipynb) on evaluating a policy, and [24 from these pieces to a
 # recipe](24_from_these_pieces_to_a_recipe.ipynb) on what published models do and what changes at scale.
+# [25 steering a published model](25_steering_a_published_model.ipynb) reads recorded runs of one.
 # **To teach** with these pages: [teaching](teaching/README.md).
 #
 # [notebooks/README.md](README.md) says what each page is about. In an hour, skip what

@@ -84,10 +84,10 @@ tokenizer = load_tokenizer("glassbox")
 # %% [markdown]
 # ## 1. Finding the answer
 #
-# A response is free text. The rule looks at the **response alone**: an answer in the prompt
-# must not count, not even when the policy copies the prompt. The naive rule takes the last number of the
-# text. **Predict, then run:** in which of these ten responses does it read something other than the
-# writer meant?
+# A response is free text. The rule looks at the **response alone**: an answer in the prompt must not
+# count, not even when the policy copies the prompt. The naive rule takes the last number of the text.
+# **Predict, then run:** in which of these ten responses does it read something other than the writer
+# meant?
 
 
 # %%
@@ -344,9 +344,9 @@ holds(
 #
 # ## 6. Training with the rule
 #
-# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because this rule
-# has no blind spot that so short an answer could use (page [18](18_a_real_model.ipynb) has one that
-# does). **Predict, then run:** what happens to pass@1? And to pass@32?
+# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because this rule has
+# no blind spot that so short an answer could use (page [25](25_steering_a_published_model.ipynb) has one
+# that does). **Predict, then run:** what happens to pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(
@@ -436,9 +436,9 @@ rewards = torch.tensor([sums.exact_match(record, text, True) for text in texts])
 print(record.prompt, "one reward per answer:", rewards.tolist())
 
 # %% [markdown]
-# `CheckedSteps` cuts a response into steps, so that each token belongs to exactly one of them: the written
-# sums, then the answer. A step is worth 1 if it is right. (The last column is the answer. The fourth
-# response has no other step.)
+# `CheckedSteps` cuts a response into steps, so that each token belongs to exactly one of them: the
+# written sums, then the answer. A step is worth 1 if it is right. (The last column is the answer. The
+# fourth response has no other step.)
 
 # %%
 steps = CheckedSteps(sums, tokenizer)(written, rewards)
@@ -462,8 +462,8 @@ assert torch.equal(steps.rewards.sum(1), torch.tensor([4.0, 2.0, 2.0, 0.0]))
 # $$\tilde r_{i,j} = \frac{r_{i,j} - \mathrm{mean}(\mathbf R)}{\mathrm{std}(\mathbf R)}, \qquad
 # \hat A_{i,t} = \sum_{j \,:\, e_{i,j} \ge t} \tilde r_{i,j}$$
 #
-# Numbers small enough for paper: two responses with steps that end at tokens 1, 3 and 0, 2, worth 2, 1 and
-# 0, 1. The mean is 1 and the standard deviation 0.816. Naively:
+# Numbers small enough for paper: two responses with steps that end at tokens 1, 3 and 0, 2, worth 2, 1
+# and 0, 1. The mean is 1 and the standard deviation 0.816. Naively:
 
 # %%
 step_rewards, step_ends = [[2.0, 1.0], [0.0, 1.0]], [[1, 3], [0, 2]]
@@ -524,11 +524,11 @@ holds(
 )
 
 # %% [markdown]
-# With one reward all tokens of the second response are pushed down equally. With one per step the
-# tokens of its wrong step are pushed down most: they are blamed for it and for the wrong answer
-# that came from it. The step *after* the error is blamed for the wrong answer only, and its own *credit*
-# (its share of praise) makes up for a part of that. The right first step is pushed down too, but less
-# than the wrong one: it has its own credit, and the blame of everything that followed.
+# With one reward all tokens of the second response are pushed down equally. With one per step the tokens
+# of its wrong step are pushed down most: they are blamed for it and for the wrong answer that came from
+# it. The step *after* the error is blamed for the wrong answer only, and its own *credit* (its share of
+# praise) makes up for a part of that. The right first step is pushed down too, but less than the wrong
+# one: it has its own credit, and the blame of everything that followed.
 #
 # Three things to know before using it.
 #
@@ -537,7 +537,7 @@ holds(
 # 2. One mean serves all steps. Where most are right, a right one earns little and a wrong one costs much.
 # 3. A reward model that was trained on whole responses does not know what a *step* is worth. Its scores
 #    inside a response are a heuristic (`rl/rewards/step_rewards.py` says so where it offers them). Steps
-#    that a rule checks do not have this problem.
+# that a rule checks do not have this problem.
 #
 # In the engine this is a difference of a few lines:
 
@@ -552,9 +552,9 @@ plots.difference(
 # ## 8. Right, in the right form, and short
 #
 # Few rewards stay alone. One pays the right answer, another one its form (`####` before the number), a
-# third one a short answer. `--reward rule my_rewards.py:form my_rewards.py:brief` pays their sum, and each
-# has a column of its own in the log: `reward/rule`, `reward/form`, `reward/brief`. Here it is again the
-# small task of section 6, with three seeds. **Predict, then run:** what does the policy learn first?
+# third one a short answer. `--reward rule my_rewards.py:form my_rewards.py:brief` pays their sum, and
+# each has a column of its own in the log: `reward/rule`, `reward/form`, `reward/brief`. Here it is again
+# the small task of section 6, with three seeds. **Predict, then run:** what does the policy learn first?
 
 
 # %%
@@ -611,15 +611,15 @@ holds(
 
 # %% [markdown]
 # What is cheap comes first. Every answer can be made short and begin with `####`, so almost every group
-# teaches that; a right answer is rare, and nothing about it is alike from question to question. A curve of
-# the sum alone would have looked like success. It is the simplest case of a *hacked* reward: nobody
+# teaches that; a right answer is rare, and nothing about it is alike from question to question. A curve
+# of the sum alone would have looked like success. It is the simplest case of a *hacked* reward: nobody
 # cheated, but what was learned is not what was meant.
 #
-# **How loud is each reward?** In a sum a reward is heard by how much it *varies*: two short answers differ
-# by a few characters, which is 0.1 here, and a right and a wrong one by 1. GDPO (Liu et al. 2026,
+# **How loud is each reward?** In a sum a reward is heard by how much it *varies*: two short answers
+# differ by a few characters, which is 0.1 here, and a right and a wrong one by 1. GDPO (Liu et al. 2026,
 # [arXiv:2601.05242](https://arxiv.org/abs/2601.05242)) normalises each reward in its group and then adds
-# them up, so that each is heard by its *weight*. Two rewards of 0 or 1 in groups of two, of which the first
-# group differs in one and the second in both:
+# them up, so that each is heard by its *weight*. Two rewards of 0 or 1 in groups of two, of which the
+# first group differs in one and the second in both:
 
 # %%
 two = torch.tensor([[1.0, 0], [0, 0], [1, 1], [0, 0]])  # (N, K)
@@ -632,9 +632,9 @@ plots.code(gdpo_advantages, docstring=False)
 # character of length is now as loud as a right answer. In these three seeds the policy gives up right
 # answers for answers that are about half a character shorter, so that fewer are right than at the start.
 # Neither way is better by itself: in the sum a reward's scale is a hidden weight, and with GDPO the
-# weights alone decide (`--reward-weights 1 0.3 0.1`), so they have to be chosen. A reward of weight 0 pays
-# nothing and has its curve all the same, which is how to watch what you mean while you pay what you can
-# measure.
+# weights alone decide (`--reward-weights 1 0.3 0.1`), so they have to be chosen. A reward of weight 0
+# pays nothing and has its curve all the same, which is how to watch what you mean while you pay what you
+# can measure.
 #
 # ## 9. Exercises
 #

@@ -186,8 +186,8 @@ guess(2, ...)
 # <summary>After your guess: what case 2 teaches</summary>
 #
 # **The reference is updated every step.** `kl` measures the distance to the policy itself and stays at 0.
-# `validation/kl` measures it from the start and grows. A penalty against such a reference holds
-# nothing back. Two numbers that should agree are worth more than one that looks good.
+# `validation/kl` measures it from the start and grows. A penalty against such a reference holds nothing
+# back. Two numbers that should agree are worth more than one that looks good.
 #
 # </details>
 
@@ -326,8 +326,8 @@ kept = zoo.RECORDINGS / "unhealthy" / "overoptimised-0.tokens.jsonl"
 TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()])
 
 # %% [markdown]
-# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model
-# scores it 3 standard deviations above the start; gold gives only 0.09.
+# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model scores it 3
+# standard deviations above the start; gold gives only 0.09.
 # [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about why that happens, and what was tried
 # against it.
 #
@@ -424,5 +424,5 @@ check("rise_in_errors", rise_in_errors)
 #
 # All rules: [doctor.py](../report/doctor.py), and [the FAQ](../docs/faq.md#the-doctor).
 #
-# Next: [18_a_real_model](18_a_real_model.ipynb). So far the models were small; there the same engines
-# train one that others have published.
+# Next: [18_from_a_gpt2_to_a_qwen](18_from_a_gpt2_to_a_qwen.ipynb). So far the models were small; there
+# the same engines train one that others have published.

@@ -323,7 +323,7 @@ plots.difference(
 # **Which learning rate?** Adam moves every weight by about the learning rate, whatever the gradient's
 # size. An output that adds up $D$ inputs can then move by up to $D$ times that, so wider models need
 # smaller rates: a few $10^{-4}$ for our 0.9 million weights, $2 \cdot 10^{-5}$ for the 135 million of
-# page 18, $10^{-6}$ for GRPO's 7 billion. Try three rates for ten steps, and take the largest whose KL
+# page 25, $10^{-6}$ for GRPO's 7 billion. Try three rates for ten steps, and take the largest whose KL
 # grows steadily.
 #
 # **Then a comparison.** One run proves nothing: two seeds of one engine can differ as much as two engines

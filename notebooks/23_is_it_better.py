@@ -14,7 +14,7 @@
 # **You need** [06_reward_model](06_reward_model.ipynb) (judges, kappa) and
 # [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb). The answers are recorded: those of SmolLM2,
 # of 19 policies that preference pairs steered from it, and of the best of its eight answers (page
-# [18](18_a_real_model.ipynb), section 5, tells how).
+# [25](25_steering_a_published_model.ipynb), section 4, tells how).
 #
 # **It takes** about five seconds on one CPU core, after start-up.
 

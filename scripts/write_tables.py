@@ -239,7 +239,7 @@ def by_cpu_seconds() -> list[str]:
 
 
 def real_model() -> str:
-    """docs/real_model.md, from the recordings of page 18 and of the preferences."""
+    """docs/real_model.md, from the recordings of page 25 and of the preferences."""
     found, preferred = read_json(REAL_MODEL), read_json(PREFERENCES)
     tables = {"real model": steered.table(found)}
     tables["reward models"] = preferences.table_of_judges(preferred)

@@ -151,6 +151,49 @@ def rms_norm(x, weight, eps):
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
+def some_queries(generator: torch.Generator) -> Arguments:
+    columns, heads, width = (number(generator, 2, 5) for _ in range(3))
+    return {
+        "x": 0.5 + torch.randn(columns, heads * width, generator=generator),
+        "heads": heads,
+        "weight": 0.5 + torch.rand(width, generator=generator),
+        "eps": between(generator, 0.02, 0.3),
+    }
+
+
+@exercise(
+    case(
+        "two heads of two numbers: the mean squares are 12.5 and 50",
+        [[0.848528, 1.131371, 0.141421, 1.407125]],
+        x=[[3.0, 4.0, 1.0, 9.949874]], heads=2, weight=[1.0, 1.0], eps=0.0,
+    ),
+    case(
+        "the weight belongs to a place of the head, the same in every head",
+        [[2.0, 0.5, 2.0, -0.5]],
+        x=[[1.0, 1.0, 7.0, -7.0]], heads=2, weight=[2.0, 0.5], eps=0.0,
+    ),
+    random=some_queries,
+    mistakes="""
+        .mean(-1, keepdim=True) -> .mean((1, 2), keepdim=True)
+            you average over all of the heads, as OLMo 2 does. In Qwen3 each head is normalised by itself.
+        .mean(-1, keepdim=True) -> .sum(-1, keepdim=True)
+            you divide by the length of the vector: the root of the *mean* square is sqrt(d) times smaller.
+        each.square() -> (each - each.mean(-1, keepdim=True)).square()
+            you take the mean off, as LayerNorm does. RMSNorm measures from 0.
+        x.view(len(x), heads, -1) -> x.view(len(x), -1, heads).transpose(1, 2)
+            your heads take every heads-th number. A head is a block of d numbers that stand together.
+        * weight -> * 1
+            the weight is missing: one number for each place of a head.
+    """,
+)  # fmt: skip
+def qk_norm(x, heads, weight, eps):
+    """x (S, heads * d) holds the queries of a layer, heads of them in each row, one behind the other.
+    Divide each by its own root mean square, with eps added under the root, and multiply by weight
+    (d,). Return (S, heads * d)."""
+    each = x.view(len(x), heads, -1)  # (S, heads, d)
+    return (each / (each.square().mean(-1, keepdim=True) + eps).sqrt() * weight).flatten(1)
+
+
 def some_heads(generator: torch.Generator) -> Arguments:
     columns, half = number(generator, 3, 6), number(generator, 2, 5)
     start = number(generator, 1, 9)

