@@ -48,9 +48,9 @@ from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
 from rl.rewards.reward import RuleReward
 
-plots.use()
-torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 torch.manual_seed(0)
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+plots.use()
 
 # %% [markdown]
 # ## 1. From GPT-2 to Llama in four changes
