@@ -128,9 +128,9 @@ torch.testing.assert_close(sin[0, 0, 0], theta.sin())
 # %% [markdown]
 # **Grouped queries** (Ainslie et al. 2023, [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). SmolLM2
 # has nine query heads but three heads of keys and values: query heads 0, 1 and 2 share the first. It is
-# as if each key head were there three times, but it is computed and stored once. What that saves is the
-# cache of keys and values ([01](01_gpt2_from_scratch.ipynb), section 7), first the sum by hand in a smaller
-# model of nine heads, then the cache in SmolLM2's own shape:
+# as if each key head were there three times, but it is computed and stored once. What that saves is room
+# in the cache of keys and values ([01](01_gpt2_from_scratch.ipynb), section 7). The first cell computes
+# such an attention by hand in a smaller model, and the second measures the cache in SmolLM2's own shape:
 
 # %%
 small = LlamaConfig(vocab_size=10, context=8, n_embd=36, n_head=9, n_key_head=3, n_inner=72)

@@ -74,9 +74,11 @@ holds(rewards == [1, 0, 0, 1], "the rule rewards what it says, not what was mean
 # policy back from such answers: the published model hardly writes them
 # ([13](13_when_the_proxy_breaks.ipynb)).
 #
-# The eight constraints were chosen so that the published model keeps each sometimes but not always: a
-# group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two are **held out** of all
-# training, like the test's topics.
+# There are eight such constraints, for example one sentence that has no comma, one that begins with the
+# word *When*, or a single question. They were chosen so that the published model keeps each sometimes but
+# not always, because a group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two are
+# **held out** of all training, like the test's topics: a sentence with the word *because* (called
+# *because* below) and one with a number (*number*).
 #
 # ## 2. The recorded runs
 #
@@ -270,11 +272,11 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # answers that pass a rule about the reference answer's words.
 #
 # With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds
-# nothing. The payer prefers 0.86 of these answers; the judge, which reads the end, only 0.31. With price
-# and limit more answers end than before. Yet one seed of three turns to manners, which the means hide: on
-# seed 0 an answer has 1.5 polite words, compared with 0.12 before, and 0.20 of the answers are right,
-# compared with 0.34. The judge still prefers 0.64 of them. DPO stays nearest to the start, and the judge
-# does not like it better than the published model.
+# nothing. The payer prefers 0.86 of these answers to the published model's; the judge, which reads the
+# end, only 0.31. With price and limit more answers end than before. Yet one seed of three turns to
+# manners, which the means hide: on seed 0 an answer has 1.5 polite words, compared with 0.12 before, and
+# 0.20 of the answers are right, compared with 0.34. The judge still prefers 0.64 of them. DPO stays
+# nearest to the start, and the judge does not like it better than the published model.
 #
 # **Two answers of each**, GRPO's from seed 0:
 
