@@ -249,6 +249,7 @@ def test_a_layout_that_is_known_by_name_comes_with_the_lines_that_convert_it(
         with pytest.raises(UserError, match="mine.jsonl"):
             read_prompts(theirs)
         lines = LINES.format(name, make).split("\n", 1)[1]
+        lines = lines.replace("python ", f"{sys.executable} ", 1)
         subprocess.run(["bash", "-c", lines], cwd=tmp_path, check=True)
         (record,) = read_prompts(tmp_path / "mine.jsonl").records
         assert "44" in record.prompt if name == "Countdown" else record.prompt == ASKS

@@ -126,6 +126,7 @@ def test_turns_that_a_factor_slows(tmp_path, require) -> None:
 
 def test_the_tokenizer_that_tiktoken_runs_is_gpt_2s(tmp_path, require) -> None:
     """Its merges are those of its ranks."""
+    require("gguf")
     ranks = {bytes([i]): i for i in range(256)} | {b"it": 256, b"its": 257}
     openais = build_tokenizer("gpt2", ranks, specials={"<|e|>": 258}, end="<|e|>", pad="<|e|>")
     save_gguf(tmp_path / "m.gguf", model_of("gpt2", 259), openais, "mine")
@@ -136,6 +137,7 @@ def test_the_tokenizer_that_tiktoken_runs_is_gpt_2s(tmp_path, require) -> None:
 
 
 def test_a_folder_that_is_called_gpt2_is_cut_as_its_file_says(tmp_path, require) -> None:
+    require("gguf")
     named = replace(tokenizer_of("qwen2"), name="gpt2")
     save_gguf(tmp_path / "m.gguf", model_of("qwen2", 270), named, "mine")
     assert read(tmp_path / "m.gguf", require)[1]["tokenizer.ggml.pre"] == "qwen2"
