@@ -24,7 +24,7 @@ from gpt.model import GPT
 from harness.device import on_device
 from harness.tensors import at_least_float32
 
-CHAT_TEMPERATURE = 0.7  # at 1 half of what a small chat model writes is noise
+CHAT_TEMPERATURE = 0.7  # at 1 much of what a small chat model writes is noise
 
 
 def temperature_of_use(is_chat: bool, trained: float = 1.0) -> float:
