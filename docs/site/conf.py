@@ -32,7 +32,15 @@ include_patterns = [
     *("notebooks/*.ipynb", "notebooks/teaching/*.md"),
     *(
         f"{folder}/**.py"
-        for folder in (*PACKAGES, "scripts", "studies", "bench", "tests", "docs/site")
+        for folder in (
+            *PACKAGES,
+            "scripts",
+            "studies",
+            "bench",
+            "tests",
+            "docs/site",
+            "docs/examples",
+        )
     ),
     *(f"notebooks/{name}.py" for name in ("build", "grade", "hand_out", "slides")),
     *("notebooks/course/**.py", "notebooks/course/**.md"),
