@@ -29,13 +29,11 @@ class Judge:
     name: str
     model: RewardModel
     tokenizer: Tokenizer
-    published: bool = (
-        False  # by others: it reads a whole conversation, to the end that a template writes
-    )
+    # By others: then it reads a whole conversation, to the end that a template writes.
+    published: bool = False
     padding: int | None = None  # transformers scores the last token that is none
-    reads: str | None = (
-        None  # the fingerprint of its tokens, where an export has one more for padding
-    )
+    # The fingerprint of its tokens, where an export has one more for padding.
+    reads: str | None = None
 
     @staticmethod
     def open(name: str, device: torch.device | str = "cpu") -> Judge:

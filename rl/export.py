@@ -215,9 +215,8 @@ def write_card(
     chat, scores, first = tokenizer.chat is not None, run.kind == "reward_model", first_model(flags)
     use = (CHAT if chat else PROMPT) + (SCORES if scores else WRITES)
     use = use.replace("END", str(tokenizer.eos_id))
-    use = use.replace(
-        "BARE", ", add_special_tokens=False" if chat else ""
-    )  # the template writes these
+    bare = ", add_special_tokens=False" if chat else ""  # the template writes these
+    use = use.replace("BARE", bare)
     use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
     opens = "AutoModelForSequenceClassification" if scores else "AutoModelForCausalLM"
     opened = f"{opens}.from_pretrained({over or '.'!r})"
@@ -228,10 +227,8 @@ def write_card(
     if data := re.match(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)", str(flags.get("data"))):
         about += [f"datasets: [{data[1]}]"]
     about += (known := licence_of(first, target)) + [f"tags: [{kind}, rlhf, glassbox-rlhf]"]
-    head, template = (
-        "\n".join(about),
-        "its first model's" if chat else "none, it was not trained on one",
-    )
+    head = "\n".join(about)
+    template = "its first model's" if chat else "none, it was not trained on one"
     card = f"""---
 {head}
 ---

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import itertools
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -164,3 +166,18 @@ def gradients(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 def require() -> Callable[[str], ModuleType]:
     """`require("transformers")`: the imported package, or a skip with a reason (see above)."""
     return require_package
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes Python into rewards_N.py of the working folder; gives the module's name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    count = itertools.count()
+
+    def write(text: str) -> str:
+        name = f"rewards_{tmp_path.name.replace('-', '_')}_{next(count)}"
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        return name
+
+    return write

@@ -231,13 +231,8 @@ def transcribed(text: str) -> list[Turn]:
 
 # Lists of messages: TRL's "conversational" data, UltraFeedback binarized.
 
-LEARNED = (
-    "weight",
-    "train",
-    "training",
-    "trainable",
-    "loss",
-)  # of a message or a row; 0 or false: not
+# Of a message or a row; 0 or false: it is not learned.
+LEARNED = ("weight", "train", "training", "trainable", "loss")
 
 
 def is_learned(marked: Row) -> bool:

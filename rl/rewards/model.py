@@ -170,10 +170,8 @@ def reference_responses(
         return None
     rows = []
     for row in read_jsonl(record_input(path))[:pairs]:
-        pair, record = (
-            as_pair(row, tokenizer),
-            PromptRecord(row["prompt"], turns=recorded_turns(row)),
-        )
+        pair = as_pair(row, tokenizer)
+        record = PromptRecord(row["prompt"], turns=recorded_turns(row))
         for side, text in ((pair.chosen, row["chosen"]), (pair.rejected, row["rejected"])):
             if len(pair.prompt) + len(side) <= room:
                 rows.append((record, text, pair.prompt, side))

@@ -244,10 +244,8 @@ def open_reward(
 ) -> RewardFn:
     """The reward that the flags ask for; `rule` is what `open_rule` has found."""
     names, checked = rewards_of(config.reward), components(rule).check is not None
-    opened, unread = (
-        list[RewardFn](),
-        not has_annotator(config.data),
-    )  # PG-GRPO reads recorded pairs there
+    opened: list[RewardFn] = []
+    unread = not has_annotator(config.data)  # of a world PG-GRPO reads the recorded pairs there
     for name in names:
         if is_function(name):
             from rl.rewards.function import open_function

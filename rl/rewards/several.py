@@ -50,9 +50,8 @@ class SeveralRewards:
         for (name, part), weight in zip(self.parts.items(), self.weights, strict=True):
             judged = getattr(part, "judged", partial(checked_rewards, part))  # NaN for None
             rollout.reward_columns[name] = values = judged(rollout)
-            self._refuse(
-                rollout, (values * weight).abs() > LARGEST, f"{weight:g} {name} is too large"
-            )
+            large = (values * weight).abs() > LARGEST
+            self._refuse(rollout, large, f"{weight:g} {name} is too large")
             none = values.isnan()
             unpaid &= none | (weight == 0)
             metrics[f"reward_none/{name}"] = int(none.sum())
@@ -61,9 +60,8 @@ class SeveralRewards:
                 known = values[~none]
                 metrics[f"reward_std/{name}"] = float(known.std()) if len(known) > 1 else 0.0
         self._refuse(rollout, unpaid, "every reward with a weight gave None")
-        return weighted_sum(
-            torch.stack([*rollout.reward_columns.values()], 1), self.weights
-        ), metrics
+        columns = torch.stack([*rollout.reward_columns.values()], 1)  # (N, K)
+        return weighted_sum(columns, self.weights), metrics
 
     def _refuse(self, rollout: Rollout, broken: Tensor, why: str) -> None:
         if broken.any():

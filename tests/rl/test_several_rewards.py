@@ -37,21 +37,6 @@ A = RuleReward(lambda record, text, ended: float("a" in text), "a")
 SKIPS = "def f(prompt, response):\n    return None if prompt == 'ab' else 2.0\n"
 
 
-@pytest.fixture
-def source(tmp_path, monkeypatch):
-    """Writes Python into a file of the working folder; gives its module's name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    count = iter(range(100))
-
-    def write(text: str) -> str:
-        name = f"several_{tmp_path.name.replace('-', '_')}_{next(count)}"
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        return name
-
-    return write
-
-
 def fresh():
     return replace(ROLLOUT, reward_metrics={}, reward_columns={})
 

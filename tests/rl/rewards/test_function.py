@@ -24,21 +24,6 @@ MODEL, PARAMS = GPT(SHAPE).initialize(seeded(0)).eval(), SamplingParams(max_new_
 ROLLOUT = sample_rollout(MODEL, LETTERS, RECORDS, PARAMS, 3, seeded(1))
 
 
-@pytest.fixture
-def source(tmp_path, monkeypatch):
-    """Writes Python into rewards_N.py of the working folder; gives the module's name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    count = iter(range(100))
-
-    def write(text: str) -> str:
-        name = f"rewards_{tmp_path.name.replace('-', '_')}_{next(count)}"
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        return name
-
-    return write
-
-
 LENGTHS = "def lengths(prompt, response):\n    return len(prompt) + 100 * len(response)\n"
 
 
