@@ -378,14 +378,7 @@ def test_dpo_takes_the_passes_or_the_steps_that_are_asked_for(
 
 def test_a_missing_reward_model_is_made_from_the_policys_weights(place: Path) -> None:
     """The command that the message prints makes what the next try of the run looks for."""
-    config = settings(
-        GRPOConfig,
-        "--model",
-        "mine",
-        model="mine",
-        out=Path("grpo"),
-        **GRPO,
-    )
+    config = settings(GRPOConfig, "--model", "mine", model="mine", out=Path("grpo"), **GRPO)
     with pytest.raises(UserError) as missing:
         grpo_engine.main(config)
     printed = shlex.split(str(missing.value).partition("python ")[2])
@@ -507,14 +500,7 @@ def test_a_llamas_reward_model_is_exported_with_its_template(place: Path, requir
 
 
 def test_a_finetuned_folder_opens_with_its_template(place: Path) -> None:
-    config = settings(
-        FinetuningConfig,
-        "--model",
-        "mine",
-        model="mine",
-        out=Path("ft"),
-        **STEPS,
-    )
+    config = settings(FinetuningConfig, "--model", "mine", model="mine", out=Path("ft"), **STEPS)
     folder = finetuning.main(config)
     tokenizer = ModelFolder.open(folder).tokenizer()
     assert tokenizer.chat_template == TEMPLATES["phi-3"]["template"]

@@ -8,13 +8,7 @@ from torch import nn
 
 from gpt.model import GPT, GPTConfig
 from harness.console import say_once
-from harness.optimizer import (
-    Diverged,
-    adamw,
-    clip_and_step,
-    cosine_schedule,
-    steps_of_passes,
-)
+from harness.optimizer import Diverged, adamw, clip_and_step, cosine_schedule, steps_of_passes
 from harness.paths import STATE_FILE
 from harness.training_state import TrainingState
 

@@ -86,11 +86,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward="gold"),
         dict(reward_model=ONE),
     ],
-    "kd_ppo": [
-        dict(reward="model"),
-        dict(kl_loss_coef=0.1),
-        dict(missing_eos_penalty=1.0),
-    ],
+    "kd_ppo": [dict(reward="model"), dict(kl_loss_coef=0.1), dict(missing_eos_penalty=1.0)],
     "minillm": [*OF_REWARDS, dict(reward="gold")],
     "on_policy_distillation": [
         *OF_REWARDS,
@@ -99,15 +95,10 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(lesson="{prompt}"),
         dict(lesson="{answer}{a}{prompt}"),
     ],
-    "pg_grpo": [
-        dict(label_smoothing=0.1, preference_loss="ipo"),
-    ],
+    "pg_grpo": [dict(label_smoothing=0.1, preference_loss="ipo")],
     "ppo": [dict(kl_loss_coef=0.1)],
     "rloo": [dict(updates_per_batch=2)],
-    "reinforce_pp": [
-        dict(variant="baseline"),
-        dict(prompts_per_step=1),
-    ],
+    "reinforce_pp": [dict(variant="baseline"), dict(prompts_per_step=1)],
 }
 
 

@@ -59,11 +59,7 @@ from rl.equations.preference_losses import (
     preference_gap,
     simpo_loss,
 )
-from rl.equations.token_rewards import (
-    at_last_token,
-    overlong_penalty,
-    token_level_rewards,
-)
+from rl.equations.token_rewards import at_last_token, overlong_penalty, token_level_rewards
 
 
 def m(values):
