@@ -14,7 +14,16 @@ from toys import TEMPLATES, chat_tokenizer, random_gpt, tokenizer_in
 from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import ResponseRecord
 from data.sources import file_source
-from data.templates import ChatForm, Turn, Unwritable, conversation_prompt, instruction_prompt
+from data.templates import (
+    CHAT_MARKS,
+    CHAT_TEMPLATE,
+    ChatForm,
+    Turn,
+    Unwritable,
+    chat_prompt,
+    conversation_prompt,
+    instruction_prompt,
+)
 from gpt.folder import open_model
 from gpt.huggingface import save_hf
 from gpt.tokenizer_files import SETTINGS_FILE, TEMPLATE_FILE, write_tokenizer
@@ -184,6 +193,16 @@ def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path
     with pytest.raises(UserError) as error:
         tokenizer_in(tmp_path, 259)
     assert str(tmp_path) in str(error.value)
+
+
+def test_the_prompts_of_the_worlds_chat_are_those_of_smollm2() -> None:
+    """By the template as it is published and by ours, which the folder of docs gets."""
+    for text in ("the thing", " a\n"):
+        asked = [Turn("user", text)]
+        assert chat_prompt(text) == chat("smollm2").prompt(asked)
+        assert chat_prompt(text) == ChatForm(CHAT_TEMPLATE, (), CHAT_MARKS).prompt(asked)
+    with pytest.raises(UserError):
+        chat_prompt("ends<|im_end|>here")
 
 
 def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
