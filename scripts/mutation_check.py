@@ -9,7 +9,7 @@ The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
     in k1
     - return log_probs - ref_log_probs
     + return ref_log_probs - log_probs
-    tests test_losses.py
+    tests test_worked_numbers.py
 
 `in` names a function, a class or an assigned name, with its file before it where several have that
 name: `grpo_engine.train`. The `-` lines must occur there once, however they are laid out. Without `+`

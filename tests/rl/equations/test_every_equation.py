@@ -156,7 +156,7 @@ def test_only_what_is_trained_has_a_gradient(name):
     assert all(part.requires_grad == bool(found) for part in results)
 
 
-STOPPED = {"cispo"}  # constants in it: see test_losses.py, test_gspo
+STOPPED = {"cispo"}  # constants in it: see test_worked_numbers.py, test_cispo
 
 
 @pytest.mark.parametrize(
