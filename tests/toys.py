@@ -120,6 +120,13 @@ def split_by_question(prompt: str) -> str:
     return "test" if bucket < 10 else "validation" if bucket < 20 else "train"
 
 
+def write_rows(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
+    """A file of JSON lines."""
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def write_pairs(path: Path, count: int = 60, **first: object) -> list[dict]:
     """A file of preference pairs whose prompts differ; `first` changes the first of them."""
     rows = [
