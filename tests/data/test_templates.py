@@ -77,14 +77,10 @@ def test_a_conversation_is_what_transformers_writes(name: str, tmp_path: Path, r
 @pytest.mark.parametrize(
     ("name", "end", "answer"),
     [
-        ("smollm2", "<|im_end|>", "So."),
-        ("llama-2", "</s>", " So. "),
-        ("llama-3", "<|eot_id|>", "So."),
-        ("gemma", "<end_of_turn>", "So."),
-        ("zephyr", "</s>", "So."),
-        ("phi-3", "<|end|>", "So."),
+        ("smollm2", "<|im_end|>", "So."), ("llama-2", "</s>", " So. "), ("llama-3", "<|eot_id|>", "So."),
+        ("gemma", "<end_of_turn>", "So."), ("zephyr", "</s>", "So."), ("phi-3", "<|end|>", "So."),
     ],
-)
+)  # fmt: skip
 def test_what_ends_a_turn_ends_an_answer(name: str, end: str, answer: str, tmp_path: Path) -> None:
     tokenizer, asked = chat_tokenizer(name), [Turn("user", "Why?")]
     assert chat(name).end == end
@@ -176,16 +172,12 @@ def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Pat
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for %}",
-        "{{ raise_exception('no') }}",
-        "{{ messages.append(1) }}",
-        "{{ ''.__class__.mro() }}",
-        "{{ ''.__class__ }}",
-        "{{ bos_token }}",
+        "{% for %}", "{{ raise_exception('no') }}", "{{ messages.append(1) }}", "{{ bos_token }}",
+        "{{ ''.__class__.mro() }}", "{{ ''.__class__ }}",
         "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}",
         "{% for i in range(10 ** 9) %}{% endfor %}",
     ],
-)
+)  # fmt: skip
 def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, chat_tokenizer("smollm2"), 64)
     settings = read_object(tmp_path / SETTINGS_FILE)

@@ -23,17 +23,13 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        (EngineConfig, dict(steps=0)),
-        (EngineConfig, dict(lr=-1.0)),
-        (EngineConfig, dict(lr=NAN)),
-        (EngineConfig, dict(temperature=0.0)),
-        (EngineConfig, dict(stop_kl=-math.inf)),
-        (EngineConfig, dict(stop_kl=0.0)),
-        (EngineConfig, dict(kl_coef=math.inf)),
+        (EngineConfig, dict(steps=0)), (EngineConfig, dict(lr=-1.0)), (EngineConfig, dict(lr=NAN)),
+        (EngineConfig, dict(temperature=0.0)), (EngineConfig, dict(stop_kl=-math.inf)),
+        (EngineConfig, dict(stop_kl=0.0)), (EngineConfig, dict(kl_coef=math.inf)),
         (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3)),
         (DemoConfig, dict(seeds=0)),
     ],
-)
+)  # fmt: skip
 def test_what_no_run_can_mean(config, changes):
     with pytest.raises(ValueError):
         config(**changes)

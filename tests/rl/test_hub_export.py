@@ -18,13 +18,12 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
 from gpt.huggingface import save_hf
-from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
-from reward_model.scalar_head import RewardModel, save_reward_model
+from reward_model.scalar_head import save_reward_model
 from rl import export
 from rl.export import ExportConfig
 
@@ -91,10 +90,7 @@ def test_a_policy_has_our_logits_and_stops_where_ours_does(tokenizer, tmp_path, 
 @torch.no_grad()
 def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require) -> None:
     transformers = require("transformers")
-    model = RewardModel.from_policy(random_gpt(tokenizer)).eval()
-    model.head.bias.fill_(0.4)
-    model.mean.fill_(-1.5)
-    model.std.fill_(0.3)
+    model = toys.random_judge(random_gpt(tokenizer))
     save_reward_model(tmp_path / "model.safetensors", model, tokenizer)
     prompts = [tokenizer.encode(text) for text in PROMPTS]
     answers = [[*tokenizer.encode(text), tokenizer.eos_id] for text in ANSWERS]
@@ -114,15 +110,8 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
 @torch.no_grad()
 def test_a_score_without_a_bias_and_what_is_to_be_added_are_the_normalised_reward(kind) -> None:
     """A GPT-2's last norm has a shift that takes all of it."""
-    gpt: GPT = random_gpt(BYTES)
-    if kind == "llama":
-        shape = LlamaConfig(BYTES.n_vocab, 64, 2, 4, 16, n_key_head=2, n_inner=24)
-        gpt = Llama(shape).eval()
-        toys.randomized(gpt, 1, 0.3)
-    model = RewardModel.from_policy(gpt).eval()
-    model.head.bias.fill_(0.4)
-    model.mean.fill_(-1.5)
-    model.std.fill_(0.3)
+    gpt: GPT = random_gpt(BYTES) if kind == "gpt" else toys.random_llama(BYTES.n_vocab, seed=1)
+    model = toys.random_judge(gpt)
     prompt, answer = BYTES.encode("12+7="), [*BYTES.encode(" good."), BYTES.eos_id]
     expected = model(collate_responses([prompt], [answer], BYTES.eos_id))[0]
     trunk, score, offset, tokenizer = export.as_classifier(model, BYTES)
@@ -168,13 +157,12 @@ def test_the_lines_of_a_card_run_as_they_are_printed(
     """A Qwen3's head is its own, and its judge has a number to add, which the card says."""
     require("transformers")
     tokenizer = chat_tokenizer("smollm2") if chat else BYTES
-    model = toys.random_gpt(tokenizer.n_vocab, 256, seed=1, scale=0.3, n_embd=16)
     if kind == "qwen3":
-        own = dict(n_key_head=2, n_inner=24, qk_norm=True, d_head=8, own_head=True)
-        shape = LlamaConfig(tokenizer.n_vocab, 256, 2, 4, 16, **own)
-        model = toys.randomized(Llama(shape).eval(), 1, 0.3)
-    judge = RewardModel.from_policy(model).eval().requires_grad_(False)
-    judge.mean.fill_(-1.5)
+        own = dict(qk_norm=True, d_head=8, own_head=True)
+        model: GPT = toys.random_llama(tokenizer.n_vocab, 256, seed=1, **own)
+    else:
+        model = toys.random_gpt(tokenizer.n_vocab, 256, seed=1, scale=0.3, n_embd=16)
+    judge = toys.random_judge(model)
     save_gpt(tmp_path / "policy" / "model.safetensors", model, tokenizer)
     save_reward_model(tmp_path / "judge" / "model.safetensors", judge, tokenizer)
     data = "instructions" if chat else "reviews"
