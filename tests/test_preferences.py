@@ -19,6 +19,7 @@ from data.files.read import read_preferences, read_prompts
 from data.records import key_of, split_of
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.paths import REPOSITORY
 from reward_model.scalar_head import RewardModel
 from studies.bench import Bench, kl_of_best, one_each
 from studies.preferences import measure, pairs
@@ -245,3 +246,10 @@ def test_the_seeds_of_a_policy_stand_together() -> None:
         "as published": ["polite-start"], "DPO": ["polite-dpo-0"],
         "the four commands": ["polite-grpo-1", "polite-grpo-0"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sample_pairs.jsonl", "sample_pairs_by_people.jsonl"])
+def test_each_sample_of_docs_has_sixty_pairs_that_open(name: str) -> None:
+    found = read_preferences(REPOSITORY / "docs" / name)
+    assert len(found.records) == 60 and not found.dropped
+    assert {*found.splits} == {"train", "validation", "test"} and all(found.splits.values())
