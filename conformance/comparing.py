@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,11 +45,33 @@ def relation(
     )
 
 
+def difference(
+    name: str,
+    mine: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    first: int,
+    mask: Any,
+    tolerance: float,
+) -> tuple[str, str]:
+    """One of relation's words, or "nothing" for zeros alone, and the sentence: of all cases, or of one.
+
+    `first` is the first case that is not right.
+    """
+    ours, right = (torch.cat([part.flatten() for part in parts]) for parts in (mine, wanted))
+    told = int((right.abs() > tolerance).sum())
+    if told and not ours.any():
+        return "nothing", f"{name} is 0 everywhere."
+    word, sentence = relation(name, ours, right, None, tolerance)  # what all cases share
+    if word == "infinite" or (told > 1 and word in ("sign", "factor", "offset")):
+        return word, sentence
+    return relation(name, mine[first], wanted[first], mask, tolerance, whole=False)
+
+
 def shape_sentence(mine: Tensor, wanted: torch.Size) -> str:
     hint = ""
     if mine.numel() == wanted.numel() > 1:  # of one number it may as well be the mean
-        hint = " It has as many numbers, so a reshape or a keepdim=True may be all that is missing."
-    return f"your result has shape {tuple(mine.shape)}, and {tuple(wanted)} is wanted.{hint}"
+        hint = ". It has as many numbers, so a reshape or a keepdim=True may be all that is missing"
+    return f"your result has shape {tuple(mine.shape)}, and {tuple(wanted)} is wanted{hint}"
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def as_users_write_it(kind: Kind, way: Way, reducer: Way | None = None) -> Callable[..., Any]:
     """A way as a function with a signature, averaged by a reducer."""
     mine = Candidate(kind, "", way, reducer)
-    by_name = lambda **given: mine(*(given[n] for n in kind.order))  # noqa: E731
+    by_name = lambda **given: mine({n: given[n] for n in kind.order})  # noqa: E731
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in kind.order]
     by_name.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return by_name

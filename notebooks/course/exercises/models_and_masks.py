@@ -289,19 +289,12 @@ def top_p(logits, p):
     return torch.zeros_like(logits).scatter(0, order, kept / kept.sum())
 
 
-def sampled(generator: torch.Generator) -> Arguments:
-    """Tokens of five rows and any EOS: one row never stops, one says EOS twice."""
-    tokens = batches.sampled(generator)["tokens"]  # EOS is 0 there
-    eos_id = number(generator, 1, 5)
-    return {"tokens": (tokens + eos_id) % 5, "eos_id": eos_id}
-
-
 @exercise(
     case("stops at the third token", [[True, True, True, False]], tokens=[[7, 8, 0, 0]], eos_id=0),
     case("never stops", [[True, True, True, True]], tokens=[[7, 8, 9, 7]], eos_id=0),
     case("an empty answer", [[True, False, False, False]], tokens=[[0, 7, 8, 9]], eos_id=0),
     case("EOS is 9, and 0 a word", [[True, True, True, False]], tokens=[[0, 7, 9, 0]], eos_id=9),
-    random=sampled,
+    random=batches.sampled,
     mistakes="""
         before == 0 -> tokens != eos_id
             you compare ids with the EOS. That drops the EOS, and keeps what follows it.

@@ -127,7 +127,10 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
         "a good token with clip_high = 0.28", [[-0.5, -0.9, -1.0, -1.1, -1.28]],
         **FIVE, advantages=[[1.0]], clip_low=0.2, clip_high=0.28,
     ),
-    random=some("log_probs old_log_probs advantages", clip_low=(0.1, 0.3), clip_high=(0.1, 0.6)),
+    random=some(
+        "log_probs old_log_probs advantages=advantages_of_rows",
+        clip_low=(0.1, 0.3), clip_high=(0.1, 0.6),
+    ),
     constants="old_log_probs advantages",
     mistakes="""
         -torch.minimum -> torch.minimum
@@ -183,7 +186,7 @@ def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high)
         log_probs=[[-1.0, -2.0], [-4.0, 9.0], [-2.0, -3.0]], advantages=[[0.5], [0.05], [-0.55]],
         mask=lengths(2, 1, 2),
     ),
-    random=some("log_probs advantages mask"),
+    random=some("log_probs advantages=advantages_of_rows mask"),
     constants="advantages",
     mistakes="""
         .sum(1) -> .sum(1) / mask.sum(1)
@@ -304,7 +307,7 @@ THREE_TOKENS = {"log_probs": logs([[0.1, 0.2, 0.8]]), "old_log_probs": logs([[0.
         "the same with a bound of 3", [[-1.151293, -1.609438, -0.669431]],
         **THREE_TOKENS, advantages=[[-1.0]], clip_high=2.0,
     ),
-    random=some("log_probs old_log_probs advantages", clip_high=(0.1, 1.0)),
+    random=some("log_probs old_log_probs advantages=advantages_of_rows", clip_high=(0.1, 1.0)),
     constants="old_log_probs advantages",
     mistakes="""
         ratio.clamp(max=1 + clip_high).detach() -> ratio.clamp(max=1 + clip_high)

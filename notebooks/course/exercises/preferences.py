@@ -4,13 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from conformance import batches
-from course.exercises.batches import Arguments, between, number, some
+from course.exercises.batches import Arguments, number, some
 from course.exercises.entries import case, exercise, lengths, logs
-
-
-def pairs(generator: torch.Generator) -> Arguments:
-    return batches.pairs(generator) | {"beta": between(generator, 0.05, 0.6)}
-
 
 MOVED = {  # the gap is 1.5 nats
     "policy_chosen": [-10.0], "policy_rejected": [-12.0], "ref_chosen": [-11.0], "ref_rejected": [-11.5],
@@ -32,7 +27,7 @@ AGREE = {
         ref_rejected=[-10.0],
         beta=1.0,
     ),
-    random=pairs,
+    random=batches.pairs,
     constants="ref_chosen ref_rejected",
     mistakes="""
         (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
@@ -81,7 +76,7 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 @exercise(
     case("the gap is 1.5 nats, beta 0.1: the target is 5", [12.25], **MOVED, beta=0.1),
     case("policy and reference agree, beta 0.5: the target is 1", [1.0], **AGREE, beta=0.5),
-    random=pairs,
+    random=batches.pairs,
     constants="ref_chosen ref_rejected",
     mistakes="""
         h - 1 -> h + 1
