@@ -15,7 +15,7 @@ A mistake is a change of one line of the solution, with the sentence for the rea
         return (loss * mask).sum() / mask.sum()
 
 Two changes above one sentence are two mistakes. Where the kit knows this kind of function, its mistakes
-are those of the exercise too: `kind="gae"`.
+are those of the exercise too: `kit="gae"`, with the names of those that are none here behind it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Exercise:
     mistakes: str
     constants: Sequence[str]
     tolerance: float
-    kind: str  # of the kit, whose mistakes are this exercise's too; or ""
+    kit: Sequence[str]  # a kind whose mistakes are this exercise's too, and which of them are not
 
     def trained(self, arguments: Arguments) -> list[str]:
         """The arguments for which the gradient must be right."""
@@ -76,12 +76,14 @@ def exercise(
     mistakes: str,
     constants: str = "",
     tolerance: float = 1e-4,
-    kind: str = "",
+    kit: str = "",
 ) -> Callable[[Solution], Solution]:
     """Makes the function below it the solution of an exercise with its name."""
 
     def add(solution: Solution) -> Solution:
-        made = Exercise(solution, worked, random, mistakes, constants.split(), tolerance, kind)
+        made = Exercise(
+            solution, worked, random, mistakes, constants.split(), tolerance, kit.split()
+        )
         EXERCISES[solution.__name__] = made
         return solution
 
@@ -119,7 +121,9 @@ def mistakes_of(exercise: Exercise) -> list[Way]:
         for changes, says in paragraphs(exercise.mistakes)
         for change in changes
     ]
-    return [*found, *ways(exercise.kind, mistakes=True)]
+    for way in ways(exercise.kit[0], mistakes=True) if exercise.kit else ():
+        found += [way] if way.name not in exercise.kit[1:] else []
+    return found
 
 
 def paragraphs(text: str) -> list[tuple[list[str], str]]:

@@ -249,16 +249,12 @@ def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, be
     ),
     random=some("values old_values returns", clip=(0.1, 0.5)),
     constants="old_values returns",
+    kit="value_loss",
     mistakes="""
         ** 2) / 2 -> ** 2)
             the half in front is missing.
         torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) -> (values - returns) ** 2
             nothing is clipped: this is half the squared error.
-        maximum -> minimum
-            you take the smaller square. The loss is pessimistic: the larger one.
-        torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) -> (near_old - returns) ** 2
-            you use the clipped value alone. Then a value that has gone the wrong way gets no gradient and
-            stays there.
         old_values + (values - old_values).clamp(-clip, clip) -> values.clamp(1 - clip, 1 + clip)
         old_values + (values - old_values).clamp(-clip, clip)
         -> old_values * (values / old_values).clamp(1 - clip, 1 + clip)
@@ -271,8 +267,6 @@ def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, be
         old_values + (values - old_values).clamp(-clip, clip)
         -> (values - old_values).clamp(-clip, clip)
             you compare the step of the value with the return. Add the old value to it first.
-        ** 2) / 2 -> ** 2).detach() / 2
-            the numbers are right, but no gradient reaches the values: the critic would not learn.
     """,
 )  # fmt: skip
 def value_loss(values, old_values, returns, clip):

@@ -132,33 +132,8 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
         clip_low=(0.1, 0.3), clip_high=(0.1, 0.6),
     ),
     constants="old_log_probs advantages",
+    kit="policy_loss advantage_one_late",
     mistakes="""
-        -torch.minimum -> torch.minimum
-            this is the objective, which is maximised. An optimizer minimises: put a minus in front.
-        torch.minimum(ratio * advantages, clipped * advantages) -> clipped * advantages
-            you use the clipped ratio alone. Then a token that went the wrong way past the clip gets no
-            gradient and never comes back. Take the minimum of both products.
-        minimum -> maximum
-            you take the larger of the two products. The surrogate is pessimistic: the smaller one.
-        torch.minimum(ratio * advantages, clipped * advantages)
-        -> torch.minimum(ratio, clipped) * advantages
-            you take the minimum of the two ratios and multiply afterwards. For a negative advantage that
-            picks the wrong one: multiply each by A first, then take the minimum.
-        torch.minimum(ratio * advantages, clipped * advantages) -> ratio * advantages
-            nothing is clipped: this is -ratio A, which rewards moving as far as you like.
-        1 - clip_low, 1 + clip_high -> -clip_low, clip_high
-            you clip the ratio to -clip ... clip. A ratio is near 1: clip it to 1 - clip_low ... 1 +
-            clip_high.
-        log_probs - old_log_probs -> old_log_probs - log_probs
-            your ratio is old / new. It is the policy in training over the one that sampled: exp(log_probs
-            - old_log_probs).
-        (log_probs - old_log_probs).exp() -> log_probs - old_log_probs
-            you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio.
-        1 + clip_high -> 1 + clip_low
-            right with one clip range for both sides, but the upper end is 1 + clip_high, which may differ
-            from clip_low (DAPO's clip-higher).
-        (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs).exp().detach()
-            the numbers are right, but no gradient reaches log_probs: something is detached.
         torch.minimum(ratio * advantages, clipped * advantages)
         -> torch.minimum(ratio * advantages, (ratio * advantages).clamp(1 - clip_low, 1 + clip_high))
         torch.minimum(ratio * advantages, clipped * advantages)

@@ -29,34 +29,16 @@ AGREE = {
     ),
     random=batches.pairs,
     constants="ref_chosen ref_rejected",
+    kit="preference_loss target_one_over_beta target_half_beta",
     mistakes="""
-        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
-        -> policy_chosen - policy_rejected
-            you leave the reference out. Then a response that was likely before training counts as
-            preferred: measure how far the policy has *moved* from the reference.
-        beta * h -> -beta * h
-            you have chosen and rejected the wrong way round: this raises the response that people did not
-            want.
-        -F.logsigmoid(beta * h) -> -beta * F.logsigmoid(h)
-            beta stands outside of the logarithm. It belongs inside: -log sigmoid(beta h).
-        -F.logsigmoid(beta * h) -> F.logsigmoid(beta * h)
-            this is the log-likelihood, which is maximised. Put a minus in front.
-        -F.logsigmoid(beta * h) -> torch.sigmoid(-beta * h)
-            you forgot the logarithm: this is the probability of the wrong verdict, not the negative
-            logarithm of the right one.
         -F.logsigmoid(beta * h) -> -beta * h
             the sigmoid is missing: this loss asks for a larger gap of every pair, without end.
         -F.logsigmoid(beta * h) -> -torch.sigmoid(beta * h).log()
         -F.logsigmoid(beta * h) -> (1 + (-beta * h).exp()).log()
             right for small gaps, but infinite for a pair that is far on the wrong side. F.logsigmoid takes
             the logarithm without the exponential.
-        ref_chosen) - ( -> ref_chosen) + (
-            you add the two implicit rewards. The loss needs their difference: chosen minus rejected.
         -F.logsigmoid(beta * h) -> -torch.sigmoid(beta * h)
             the logarithm is missing: this is minus the probability of the right verdict.
-        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
-        -> (policy_chosen + ref_chosen) - (policy_rejected + ref_rejected)
-            you add the reference's log-probs. Subtract them: what counts is how far the policy has moved.
         beta * h -> h
             beta is missing: log sigmoid(beta h).
         h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
