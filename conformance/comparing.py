@@ -79,9 +79,9 @@ def shown_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def rounded(value: Any) -> str:
-    """A tensor as nested lists with four digits; a large one as its shape."""
+    """A tensor as nested lists with four digits, a large one as its shape; a number likewise."""
     if not isinstance(value, Tensor):
-        return repr(value)
+        return f"{value:.4g}" if isinstance(value, float) else repr(value)
     if value.numel() > 24:
         return f"a tensor of shape {tuple(value.shape)}"
     shown = value.double().round(decimals=4) if value.is_floating_point() else value

@@ -109,7 +109,7 @@ class Tried:
     @property
     def name(self) -> str:
         """Of that part."""
-        return f"its gradient for {self.trained[self.part - 1]}" if self.part else "your result"
+        return f"gradient for {self.trained[self.part - 1]}" if self.part else "result"
 
     def difference(self) -> tuple[str, str]:
         """In a word and in a sentence what is wrong with all results, or else with their gradients.
@@ -119,7 +119,8 @@ class Tried:
         mine, right = ([a[self.part] for a in answers] for answers in (self.yours, self.wanted))
         given = [v for v in self.cases[self.first].values() if isinstance(v, Tensor)]
         mask = next((value for value in given if value.dtype == torch.bool), None)
-        word, says = difference(self.name, mine, right, self.first, mask, self.tolerance)
+        name = f"{'its' if self.part else 'your'} {self.name}"
+        word, says = difference(name, mine, right, self.first, mask, self.tolerance)
         if not self.part:
             return word, says
         if word == "nothing":

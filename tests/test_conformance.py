@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +179,38 @@ def test_a_copy_of_the_folder_makes_tests_of_adapters(tmp_path: Path) -> None:
     assert "It is pi_ref / pi" in ran.stdout
     blocked = subprocess.run([sys.executable, "-c", "import rl"], env=environment, stderr=-1)
     assert b"import of rl halted" in blocked.stderr
+
+
+@pytest.mark.skipif(not (find_spec("pip") and find_spec("setuptools")), reason="builds a wheel")
+def test_the_wheel_alone_prints_what_the_readme_begins_with(tmp_path: Path) -> None:
+    """Built and installed offline, in an environment that has our torch and not this project."""
+    shutil.copytree(ROOT / "conformance", tmp_path / "kit")  # a build leaves files there
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps"]
+    built = [*pip, "wheel", "--no-build-isolation", *offline, "-w", tmp_path, tmp_path / "kit"]
+    subprocess.run(built, check=True)
+    (wheel,) = tmp_path.glob("glassbox_conformance-*.whl")
+    venv.create(tmp_path / "env")
+    python = tmp_path / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    subprocess.run([*pip, "--python", python, "install", *offline, wheel], check=True)
+
+    readme = (ROOT / "conformance" / "README.md").read_text(encoding="utf-8")
+    code, printed = re.findall(r"^```\w+\n(.*?)^```$", readme, re.M | re.S)[:2]
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    asked, _, answer = printed.partition("\n")
+
+    def said(*words: str) -> subprocess.CompletedProcess[str]:
+        outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        return subprocess.run(
+            [python, *words], cwd=tmp_path, env=outside, capture_output=True, text=True
+        )
+
+    site = said("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
+    Path(site, "torch.pth").write_text(str(Path(torch.__file__).parents[1]), encoding="utf-8")
+    assert "No module named 'rl'" in said("-c", "import rl").stderr
+    assert site in said("-c", "import conformance; print(conformance.__file__)").stdout
+    found = said(*asked.removeprefix("$ python ").split())
+    assert found.stdout == answer, found.stderr
 
 
 HOSTILE = """
