@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -291,17 +292,13 @@ def compared(mine: Mine, right: Candidate, cases: Sequence[Arguments]) -> Tried:
 
 def smallest(mine: Mine, right: Candidate) -> str:
     """The smallest failing example by number."""
-    found = compared(mine, right, mine.trials)
-    failing = [given for given, ok in zip(mine.trials, found.right, strict=True) if not ok]
-    small = [part for given in failing for part in (parts(given) if mine.kind.rows else ())]
-    for given in sorted([*small, *failing], key=size):
+    cases = [part for given in mine.trials for part in (parts(given) if mine.kind.rows else ())]
+    for given in sorted([*cases, *mine.trials], key=size):
         with suppress(Unusable, RuntimeError, IndexError):
             if not all((found := compared(mine, right, [given])).right):
                 break
     used = shown_arguments({k: v for k, v in given.items() if k in mine.names})
-    yours, wanted = (
-        rounded(answers[found.first][found.part]) for answers in (found.yours, found.wanted)
-    )
+    yours, wanted = (rounded(answers[0][found.part]) for answers in (found.yours, found.wanted))
     return f"{used}\n  {found.name}: yours {yours}, wanted {wanted}"
 
 
@@ -310,17 +307,15 @@ def size(given: Arguments) -> int:
 
 
 def parts(given: Arguments) -> Iterator[Arguments]:
-    """Smaller examples: one row, and of it the first columns, from the smallest on."""
+    """Smaller cases: one row, and of it the first columns."""
 
-    def cut(row: int, width: int) -> Arguments:
-        one = each(lambda v: v[row : row + 1], given)
-        return each(lambda v: v[:, :width] if v.ndim > 1 else v, one)
+    def cut(row: int, width: int, v: Tensor) -> Tensor:
+        return v[row : row + 1, :width] if v.ndim > 1 else v[row : row + 1]
 
     lead = max((v for v in given.values() if isinstance(v, Tensor)), key=Tensor.dim)
-    for width in range(1, (lead.shape[1] if lead.ndim > 1 else 1) + 1):
-        for row in range(len(lead)):
-            if "mask" not in given or given["mask"][row, :width].any():
-                yield cut(row, width)
+    for row, width in product(range(len(lead)), range(1, lead[0].reshape(-1).numel() + 1)):
+        if "mask" not in given or given["mask"][row, :width].any():
+            yield each(partial(cut, row, width), given)
 
 
 # --- what must not change a result -----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .batches import Arguments, each
-from .comparing import close, difference
+from .comparing import close
 
 Answer = list[Tensor]  # the result, and its gradient for each argument that is trained
 
@@ -41,7 +42,9 @@ def answer_of(
     fresh = each(lambda v: v.detach().clone(), arguments)
     leaves = [fresh[name].requires_grad_() for name in trained]
     try:
-        result = call(fresh)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is called hundreds of times
+            result = call(fresh)
         if result is None or result is ...:
             raise NotImplementedError
     except NotImplementedError as error:
@@ -114,19 +117,52 @@ class Tried:
     def difference(self) -> tuple[str, str]:
         """In a word and in a sentence what is wrong with all results, or else with their gradients.
 
-        The words are those of comparing.difference, with "gradient" before them where numbers are right.
+        The words are those of `relation`, with "gradient" before them where the numbers are right.
         """
-        mine, right = ([a[self.part] for a in answers] for answers in (self.yours, self.wanted))
-        given = [v for v in self.cases[self.first].values() if isinstance(v, Tensor)]
-        mask = next((value for value in given if value.dtype == torch.bool), None)
-        name = f"{'its' if self.part else 'your'} {self.name}"
-        word, says = difference(name, mine, right, self.first, mask, self.tolerance)
+        word, says = self.relation(f"{'its' if self.part else 'your'} {self.name}")
         if not self.part:
-            return word, says
+            return word, f"{says}."
         if word == "nothing":
             says = f"no gradient reaches {self.trained[self.part - 1]}"
         return (
             f"gradient {word}",
-            f"the numbers are right, but {says.removesuffix('.')}. (Of the sum of your numbers, weighted "
-            "from 1 to 2.) So something is detached that must not be, or the other way round.",
+            f"the numbers are right, but {says}. (Of the sum of your numbers, weighted from 1 to 2.) "
+            "So something is detached that must not be, or the other way round.",
+        )
+
+    def relation(self, name: str) -> tuple[str, str]:
+        """What one part has to do with the right one in all cases, or else in the first that is wrong.
+
+        The words: nothing, infinite, sign, factor, offset; padding, number, place.
+        """
+        parts = [[answer[self.part] for answer in all_] for all_ in (self.yours, self.wanted)]
+        mine, wanted = (torch.cat([tensor.flatten() for tensor in part]) for part in parts)
+        told = int((wanted.abs() > self.tolerance).sum())
+        factor = float((mine * wanted).sum() / (wanted * wanted).sum().clamp(min=1e-12))
+        offset = float((mine - wanted).mean())
+        if told and not mine.any():
+            return "nothing", f"{name} is 0 everywhere"
+        if not mine.isfinite().all():
+            return "infinite", f"{name} is not finite (NaN or inf) where numbers are wanted"
+        if told > 1 and close(-mine, wanted, self.tolerance):
+            return "sign", f"{name} has the wrong sign everywhere: it is -1 times what is wanted"
+        if told > 1 and abs(factor) > 1e-6 and close(mine / factor, wanted, self.tolerance):
+            return "factor", f"{name} is {factor:.4g} times what is wanted, everywhere"
+        if told > 1 and close(mine - offset, wanted, self.tolerance):
+            return "offset", f"{name} is off by {offset:.4g} everywhere"
+        mine, wanted = (part[self.first] for part in parts)
+        for mask in self.cases[self.first].values():
+            if isinstance(mask, Tensor) and (mask.dtype, mask.shape) == (torch.bool, mine.shape):
+                if close(mine * mask, wanted * mask, self.tolerance):
+                    return (
+                        "padding",
+                        f"{name} is right where the mask is True, but not where it is False",
+                    )
+        if mine.numel() == 1:
+            return "number", f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted"
+        wrong = ~torch.isclose(mine, wanted, rtol=self.tolerance, atol=self.tolerance)
+        at = tuple(wrong.nonzero()[0].tolist())
+        return "place", (
+            f"{name} differs at {int(wrong.sum())} of {wrong.numel()} places, first at {list(at)}: "
+            f"{float(mine[at]):.4f}, and {float(wanted[at]):.4f} is wanted"
         )

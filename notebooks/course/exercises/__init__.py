@@ -6,8 +6,8 @@ The exercises stand in the files of this folder, by theme. entries.py says what 
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ RANDOM_BATCHES = 6
 class Verdict:
     """What `check` prints, in a word what was found, and the sentence of the mistake that was recognised.
 
-    The word: "right", "empty", "stopped", "unusable", "mistake", or one of comparing.difference, with
+    The word: "right", "empty", "stopped", "unusable", "mistake", or one of Tried.relation, with
     "gradient" before it where the numbers are right.
     """
 
@@ -102,7 +102,7 @@ def explained(
     found: dict[str, list[str]] = {}  # a mistake's sentence, and the wrong cases that look like it
     for mistake in mistakes_of(exercise):
         agrees = [
-            same(mine, quiet_answer(exercise, mistake.function, case), 10 * exercise.tolerance)
+            same(mine, answer_or_nothing(exercise, mistake.function, case), 10 * exercise.tolerance)
             for mine, case in zip(tried.yours, cases, strict=True)  # it may have another eps
         ]
         if all(agrees):
@@ -188,11 +188,8 @@ def answer_of(
     )
 
 
-def quiet_answer(exercise: Exercise, function: Callable[..., Any], case: Case) -> Answer:
-    """The answer of a mistake, without PyTorch's warnings; nothing where it stops."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return answer_of(exercise, function, case)
-        except Unusable:
-            return []
+def answer_or_nothing(exercise: Exercise, function: Callable[..., Any], case: Case) -> Answer:
+    """The answer of a mistake; nothing where it stops."""
+    with suppress(Unusable):
+        return answer_of(exercise, function, case)
+    return []

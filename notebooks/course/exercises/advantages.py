@@ -2,8 +2,21 @@
 
 import torch
 
-from course.exercises.batches import Arguments, between, groups, number, ragged_mask, some
+from conformance.batches import Arguments, between, number, ragged_mask, some
 from course.exercises.entries import case, exercise, lengths
+
+
+def groups(generator: torch.Generator) -> Arguments:
+    """Rewards of some groups, each with a level and a spread of its own, at times one without a spread.
+
+    They are eighths, so that some are alike and the mean of equal ones is exactly theirs.
+    """
+    count, group_size = number(generator, 2, 5), number(generator, 2, 6)
+    level = 3 * torch.randn(count, 1, generator=generator)
+    spread = torch.rand(count, 1, generator=generator) + 0.2
+    spread[0] *= number(generator, 0, 2)
+    rewards = level + spread * torch.randn(count, group_size, generator=generator)
+    return {"rewards": (8 * rewards).round().flatten() / 8, "group_size": group_size}
 
 
 @exercise(

@@ -21,7 +21,7 @@ are those of the exercise too: `kit="gae"`, with the names of those that are non
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ from torch import Tensor
 
 from conformance.batches import Arguments, is_float
 from conformance.ways import Way, changed, ways
+
+Solution = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -49,42 +51,32 @@ class Exercise:
     for every float tensor among them must be right as well, except for `constants`, which nobody trains.
     """
 
-    solution: Callable[..., Any]
+    solution: Solution
     worked: tuple[Case, ...]
     random: Callable[[torch.Generator], Arguments]  # the arguments of one batch
     mistakes: str
-    constants: Sequence[str]
-    tolerance: float
-    kit: Sequence[str]  # a kind whose mistakes are this exercise's too, and which of them are not
+    constants: str = ""
+    tolerance: float = 1e-4
+    kit: str = ""  # a kind whose mistakes are this exercise's too, and which of them are not
 
     def trained(self, arguments: Arguments) -> list[str]:
         """The arguments for which the gradient must be right."""
-        return [k for k, v in arguments.items() if is_float(v) and k not in self.constants]
+        constants = self.constants.split()
+        return [k for k, v in arguments.items() if is_float(v) and k not in constants]
 
     @property
     def statement(self) -> str:
         return " ".join((self.solution.__doc__ or "").split())
 
 
-Solution = Callable[..., Any]
 EXERCISES: dict[str, Exercise] = {}
 
 
-def exercise(
-    *worked: Case,
-    random: Callable[[torch.Generator], Arguments],
-    mistakes: str,
-    constants: str = "",
-    tolerance: float = 1e-4,
-    kit: str = "",
-) -> Callable[[Solution], Solution]:
-    """Makes the function below it the solution of an exercise with its name."""
+def exercise(*worked: Case, **parts: Any) -> Callable[[Solution], Solution]:
+    """Makes the function below it the solution of an Exercise of these parts, with its name."""
 
     def add(solution: Solution) -> Solution:
-        made = Exercise(
-            solution, worked, random, mistakes, constants.split(), tolerance, kit.split()
-        )
-        EXERCISES[solution.__name__] = made
+        EXERCISES[solution.__name__] = Exercise(solution, worked, **parts)
         return solution
 
     return add
@@ -121,9 +113,8 @@ def mistakes_of(exercise: Exercise) -> list[Way]:
         for changes, says in paragraphs(exercise.mistakes)
         for change in changes
     ]
-    for way in ways(exercise.kit[0], mistakes=True) if exercise.kit else ():
-        found += [way] if way.name not in exercise.kit[1:] else []
-    return found
+    kind, *others = exercise.kit.split() or [""]
+    return found + [way for way in ways(kind, mistakes=True) if way.name not in others]
 
 
 def paragraphs(text: str) -> list[tuple[list[str], str]]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, number, some
+from conformance.batches import Arguments, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, number, ragged_mask, some
+from conformance.batches import Arguments, number, ragged_mask, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from conformance import batches
-from course.exercises.batches import Arguments, between, number, ragged_mask
+from conformance.batches import Arguments, between, number, ragged_mask
 from course.exercises.entries import case, exercise, lengths, logs
 
 
