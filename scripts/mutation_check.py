@@ -40,13 +40,7 @@ from harness.flags import AtLeastOne, check_ranges
 ROOT = Path(__file__).resolve().parents[1]
 BUGS = ROOT / "scripts" / "planted_bugs.txt"
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report")
-ELSEWHERE = (
-    "nano",
-    "scripts",
-    "studies",
-    "docs/examples",
-    "conformance",
-)  # for a name that no package has
+ELSEWHERE = ("nano", "scripts", "studies", "docs/examples", "conformance")  # if no package has it
 TIMEOUT = 600.0  # seconds for one run of tests: a loop that no longer ends is no result
 
 

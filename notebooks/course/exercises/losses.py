@@ -112,6 +112,7 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
     case("no padding at all", 3.0, loss=[[1.0, 2.0, 3.0, 6.0]], mask=lengths(4)),
     case("inf in the padding", 1.5, loss=[[1.0, 2.0, torch.inf]], mask=lengths(2, columns=3)),
     random=some("loss=loss_or_inf mask"),
+    kit="scalar",
     mistakes="""
         valid.sum() / mask.sum() -> (valid.sum(1) / mask.sum(1)).mean()
             you average within each response first. That is GRPO's sequence mean, under which a token of a
@@ -119,12 +120,6 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
         / mask.sum() -> / len(mask)
             you divide by the number of responses. Then a batch of long responses takes longer steps:
             divide by the number of tokens.
-        valid.sum() / mask.sum() -> valid.mean()
-            padding counts in your denominator: divide by the number of True positions, not by N T.
-        valid.sum() / mask.sum() -> loss.mean()
-            padding takes part: set it to 0, and divide by the sum of the mask.
-        valid.sum() -> loss.sum()
-            the losses at padding are in your sum: set them to 0 before you add up.
         torch.where(mask, loss, 0.0) -> (loss * mask)
             right where the padding holds numbers, but inf times 0 is NaN. Choose by torch.where, or
             loss[mask].
