@@ -77,16 +77,18 @@ def test_a_wrong_average_is_caught(name: str, reducer: Way) -> None:
     assert (verdict.status, verdict.reducer) == ("mistake", reducer.name), verdict
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_gradient_turned_round_or_missing_or_of_another_place_is_refused(kind: Kind) -> None:
+LOSSES = [kind for kind in KINDS.values() if kind.trained]
+
+
+@pytest.mark.parametrize("kind", LOSSES, ids=lambda kind: kind.name)
+def test_a_gradient_turned_round_or_missing_or_at_another_row_is_refused(kind: Kind) -> None:
+    """The numbers are right each time, and those of the last one have a gradient whose sum is right."""
     for name in kind.trained:
-        for change in (
-            lambda x: 2 * x.detach() - x,
-            lambda x: x.detach(),
-            lambda x: x.detach() + (x - x.detach()).flip(0),
-        ):
+        for change in (lambda x: 2 * x.detach() - x, lambda x: x.detach()):
             mine = as_users_write_it(kind, kind.known[0], **{name: change})
             assert not check(mine, kind).right, name
+    turned = Way("", "", lambda x, *_: x.detach() + (x - x.detach()).flip(0))
+    assert not check(as_users_write_it(kind, kind.known[0], turned), kind).right
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
