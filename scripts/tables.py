@@ -18,8 +18,7 @@ from typing import Any
 from harness.files import read_json, write_text
 from harness.paths import REPOSITORY
 from rl.run.engine import every_engine
-from studies import preferences as preferring
-from studies import real_model as steering
+from studies import real_model as steered
 from studies.pages import TEST, UNSEEN, average, column, markdown, rounded, spread, summary
 
 FIRST = (  # of the engines
@@ -213,17 +212,7 @@ def study(name: str, table: str) -> list[str]:
 
 def real_model() -> list[str]:
     """Of docs/real_model.md, as page 25 of the course has it."""
-    return steering.table(read_json(RECORDINGS / "real_model.json"))
-
-
-def reward_models() -> list[str]:
-    """The judges and payers of docs/preferences.json."""
-    return preferring.table_of_judges(read_json(DOCS / "preferences.json"))
-
-
-def preferences() -> list[str]:
-    """The policies of docs/preferences.json."""
-    return preferring.table(read_json(DOCS / "preferences.json"))
+    return steered.table(read_json(RECORDINGS / "real_model.json"))
 
 
 def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> list[str]:

@@ -214,7 +214,7 @@ def draw(records: Mapping[str, Mapping[str, Any]], results: Results, docs: Path)
     at_a_glance(records, docs / "claims.png")
 
 
-def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
+def write_recording(config: ClaimsConfig, docs: Path = DOCS) -> None:
     """docs/claims.json, from which `make tables` has the tables of docs/claims.md, and the figures."""
     results = gathered(config.out, docs)
     known = read_object(docs / "claims.json")["claims"]  # with its source and its words
@@ -233,7 +233,7 @@ def main(config: ClaimsConfig) -> None:
     first = AGAIN if config.again else 0
     jobs = plan(chosen, range(first, first + config.seeds))
     if config.draw or go(config, jobs, list(chosen), do):
-        write_pages(config)
+        write_recording(config)
 
 
 if __name__ == "__main__":
