@@ -79,7 +79,7 @@ def shaped(tensors: Mapping[str, Tensor], config: GPTConfig, path: Path, *remedy
     return model.eval()
 
 
-def gpt_config_of(about: Mapping[str, Any], tensors: Iterable[str], path: Path) -> GPTConfig:
+def gpt_config_of(about: Mapping[str, object], tensors: Iterable[str], path: Path) -> GPTConfig:
     """The shape in a header; UserError for one that is damaged."""
     kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
     kind = next(kinds, "gpt")

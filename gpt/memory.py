@@ -216,6 +216,6 @@ def saves(config: Any, name: str, value: Any) -> bool:
     return not getattr(config, name) or name == "precision" and config.precision != value
 
 
-def typed(name: str, value: Any) -> str:
+def typed(name: str, value: object) -> str:
     """A flag as it is typed."""
     return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")

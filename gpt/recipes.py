@@ -377,7 +377,7 @@ class ModelFlags(MemoryFlags, RecipeFlags):
 # Commands -----------------------------------------------------------------------------------------
 
 
-def run_with_recipe(main: Callable[[Config], Any], config_class: Callable[..., Config]) -> None:
+def run_with_recipe(main: Callable[[Config], object], config_class: Callable[..., Config]) -> None:
     """What stands under `__name__ == "__main__"`: parse the flags over the recipe, say it, then main."""
     run_command(partial(_announced, main), config_class, partial(defaults, config_class))
 

@@ -68,7 +68,7 @@ class Stage:
     # likewise: the model, and what is measured of it
     keep: Callable[[Any, Any, MetricLog, Path], None]
 
-    def run(self, config: Any) -> Path:
+    def run(self, config: object) -> Path:
         """The whole command; returns its run folder."""
         return run_stage(self, config)
 
@@ -132,7 +132,7 @@ class Trial(MetricLog):
         self.opened = self.opened or now - self.begin
         return now
 
-    def write(self, *, step: int, **metrics: Any) -> None:
+    def write(self, *, step: int, **metrics: object) -> None:
         super().write(step=step, **metrics)
         if gather(len(self.rows) >= 3 or self.timed >= self.enough)[0]:
             raise Measured

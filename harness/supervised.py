@@ -44,7 +44,7 @@ class SupervisedSteps:
 
     def __init__(
         self, config: SupervisedFlags, model: nn.Module, log: MetricLog, folder: Path | None = None, *,
-        optimizer: torch.optim.Optimizer | None = None, dropout: float = 0.0, **parts: Any,
+        optimizer: torch.optim.Optimizer | None = None, dropout: float = 0.0, **parts: object,
     ) -> None:  # fmt: skip
         self.config, self.model, self.log, self.folder = config, model, log, folder
         self.optimizer = optimizer or adamw(model, config.lr, weight_decay=config.weight_decay)
@@ -81,7 +81,7 @@ class SupervisedSteps:
         """Whether what is done every so many steps, and at the end, is done now."""
         return self.state.step % every == 0 or self.last
 
-    def close(self, row: Mapping[str, Any], stops: Callable[[], bool] = never) -> None:
+    def close(self, row: Mapping[str, object], stops: Callable[[], bool] = never) -> None:
         """Check the row, write it, and keep the state. The run ends early where it then `stops`."""
         check_losses(row)
         self.log.write(step=self.state.step, **row)

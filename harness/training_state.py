@@ -111,7 +111,7 @@ def keep_state(state: TrainingState, folder: Path | None, every: int | None, *, 
         raise Interrupted(number, state.step)
 
 
-def unchanging_names(part: Any) -> set[str]:
+def unchanging_names(part: object) -> set[str]:
     """The names in a part's state that no step changes: what its modules say of their own tensors."""
     if not isinstance(part, torch.nn.Module):
         return set()

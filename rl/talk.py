@@ -128,7 +128,7 @@ class Talk:
         }
         return [words for words, found in known.items() if found is not None]
 
-    def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
+    def noted(self, missing: str, opened: Callable[[], object]) -> Any:
         """What can be opened; else None, and a note why, or what the run has not read."""
         try:
             with reading():
