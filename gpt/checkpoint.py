@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def kind_of(model: GPT) -> str:
     return "gpt" if name == "model" else name
 
 
-def file_of(kind: str, path: Path) -> Any:
+def file_of(kind: str, path: Path) -> ModuleType:
     """The file of gpt/ with this kind of model, `MODEL` and `SHAPE`; UserError for another name."""
     name = "model" if kind == "gpt" else kind
     if kind != "model" and name in {module.name for module in iter_modules(gpt.__path__)}:
