@@ -234,7 +234,11 @@ def by_cpu_seconds() -> list[str]:
         fewer = f"{peer['cpu'] / ours['cpu']:.2f}"
         memory = [f"{side['mib'] / 1024:.1f}" for side in (peer, ours)]
         rows.append([words, f"{peer['cpu']:.3g}", f"{ours['cpu']:.3g}", fewer, *memory])
+        if equal := cases[name].get("ratios", {}).get("clock"):
+            rows[-1] += [f"{equal['ratio']:.2f}", *map(str, equal["gib"])]
     titles = ["work", "CPU seconds, theirs", "ours", "theirs / ours", "GiB, theirs", "ours"]
+    if len(rows[0]) > len(titles):
+        titles += ["by the clock, equal processes", "GiB, theirs", "ours"]
     return markdown(titles, rows)
 
 
