@@ -41,7 +41,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
-from harness.ranks.collectives import rank, world
+from harness.ranks.collectives import on_main, rank, world
 from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
@@ -273,7 +273,8 @@ def peer_model(side: Side) -> Iterator[Any]:
     more: dict[str, Any] = {}
     if case.task == "reward":
         kind, more = transformers.AutoModelForSequenceClassification, {"num_labels": 1}
-    with tempfile.TemporaryDirectory(prefix="peer-") as folder:
+    with tempfile.TemporaryDirectory(prefix="peer-") as own:
+        folder = on_main(lambda: own)  # where the first rank saves it for all
         if not case.folder:
             save_hf(model_of(case), folder)
         yield kind.from_pretrained(case.folder or folder, dtype=side.weights, **more).eval()
