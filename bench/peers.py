@@ -2,7 +2,7 @@
 
     make bench                                          sets up .venv-peers, then this
     python bench/peers.py --only grpo-tiny --pairs 3    the comparisons with "grpo-tiny" in their names
-    python bench/peers.py --keep docs/benchmarks.json   and scripts/write_tables.py makes the page's tables
+    python bench/peers.py --keep docs/benchmarks.json   and `make tables` writes the page's tables
 
 Every side runs in processes of its own and they take turns (bench/turns.py). What they do stands in
 bench/sides.py. A comparison ends with two ratios, each with the memory of all processes: work for a
@@ -187,7 +187,9 @@ def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     and threads, the largest that was measured.
     """
     peers, ours = ([row for row in rows if row["library"] == name] for name in ("peer", "ours"))
-    thrifty = tuple(min(part, key=lambda row: row["cpu"]) for part in (peers, ours))
+    peer = min(peers, key=lambda row: row["cpu"])
+    beside = [row for row in ours if row["group"] == peer["group"]]  # in turns with it
+    thrifty = peer, min(beside, key=lambda row: row["cpu"])
     like = ("group", "ranks", "threads")
     equal = [(a, b) for a in peers for b in ours if all(a[name] == b[name] for name in like)]
     found = {"CPU": (thrifty, thrifty[0]["cpu"] / thrifty[1]["cpu"])}

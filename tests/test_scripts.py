@@ -123,7 +123,7 @@ def test_a_comparison_s_ratios_are_of_the_thriftiest_ways_and_of_equal_processes
     ]
     names = ("label", "library", "threads", "ranks", "group", "seconds", "cpu", "mib")
     assert peers.ratios([dict(zip(names, side, strict=True)) for side in sides]) == {
-        "CPU": {"ratio": 1.5, "of": ["TRL, 2 threads", "ours, again"], "gib": [4.0, 2.0]},
+        "CPU": {"ratio": 1.33, "of": ["TRL, 2 threads", "ours, first"], "gib": [4.0, 3.0]},
         "clock": {"ratio": 2.0, "of": ["TRL, 2 processes", "ours, again"], "gib": [8.0, 2.0]},
     }
 
