@@ -75,6 +75,7 @@ def test_the_flags_of_every_job_are_flags_of_its_command(tmp_path: Path) -> None
             assert parsed.seed == job.arguments["seed"]
             own = {*job.arguments} - {"data", "model", "seed", "reward_model"}
             assert own == {"lora_rank"} if "lora" in name else own <= {"missing_eos_penalty"}
+    assert jobs["polite-judge"].arguments["data"] != jobs["polite-payer"].arguments["data"]
     assert sum(name.startswith("polite-grpo") and "answers" not in name for name in jobs) == 3
 
 
@@ -244,7 +245,7 @@ def test_the_seeds_of_a_policy_stand_together() -> None:
     found = by_policy({"policies": {name: {"name": name} for name in names}}, "polite")
     assert {name: [row["name"] for row in rows] for name, rows in found.items()} == {
         "as published": ["polite-start"], "DPO": ["polite-dpo-0"],
-        "the four commands": ["polite-grpo-1", "polite-grpo-0"],
+        "the printed commands": ["polite-grpo-1", "polite-grpo-0"],
     }  # fmt: skip
 
 
