@@ -13,9 +13,10 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from harness.device import peak_memory, return_memory
+from harness.device import peak_memory
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until, with_nan
+from harness.process import give_back_freed_memory
 from harness.ranks.collectives import is_main
 from harness.signals import expect_step
 
@@ -103,7 +104,7 @@ class MetricLog:
             append_jsonl(self.path, [row])
         self._forecast()
         if now - self.trimmed >= BETWEEN_TRIMS:
-            return_memory()
+            give_back_freed_memory()
             self.trimmed = now
         self.start_step()
         if self.bar is not None:

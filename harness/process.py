@@ -56,6 +56,10 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Give the kernel the freed pages of that heap, where a phase ends that held much."""
+    """Give the kernel the freed pages of that heap, where a phase ends that held much.
+
+    Long runs do so now and then as well (harness/metric_log.py): batches differ in length, so that gaps
+    grow. A run of GRPO with 135 million weights held 7.5 GB after 11 steps, and 4.4 once they were gone.
+    """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -15,7 +15,7 @@ from toys import one_sentence
 
 from gpt.recipes import defaults
 from harness import files, metric_log
-from harness.device import open_device, return_memory
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import (
     append_jsonl,
@@ -27,6 +27,7 @@ from harness.files import (
 )
 from harness.flags import OptimizerFlags
 from harness.metric_log import MetricLog
+from harness.process import give_back_freed_memory
 from harness.run_folder import finish_run, open_run
 from harness.seeds import derive_seed
 from harness.training_state import TrainingState
@@ -266,5 +267,5 @@ def test_gaps_between_tensors_are_given_back() -> None:
     many = [torch.ones(2**14) for _ in range(4000)]  # 64 kB each, 250 MB
     many = many[::50]
     before = held()
-    return_memory()
+    give_back_freed_memory()
     assert held() < before - 150 and float(sum(t.sum() for t in many)) == 80 * 2**14
