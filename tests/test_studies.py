@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import tyro
+from forked import command
 from toys import GLASSBOX, LETTERS, PROMPTS, glassbox_gpt, random_gpt, saved_gpt
 
 from data.files.read import read_preferences
@@ -26,6 +28,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.recipes import defaults
+from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
@@ -39,18 +42,28 @@ from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import evaluate
 from studies import bootstrap, engines, own_taste, preferences, real_model
-from studies.claims import __main__ as claims
+from studies.__main__ import STUDIES, study_of
+from studies.claims import study as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
-from studies.engines import RECIPES, STUDIES, Recipe, flags_of
-from studies.judges import __main__ as judges
+from studies.engines import PARTS, RECIPES, Recipe, flags_of
 from studies.judges import stages as judging
-from studies.overoptimisation import __main__ as study
+from studies.judges import study as judges
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
 from studies.overoptimisation.stages import TERMS, Measuring, has_turned
-from studies.pages import filled
+from studies.pages import DOCS, filled
 from studies.preferences import PreferencesConfig
-from studies.runner import Job, asked, digest, finished, record_of, words
+from studies.runner import (
+    Job,
+    Study,
+    StudyFlags,
+    asked,
+    digest,
+    finished,
+    record_of,
+    run_study,
+    words,
+)
 
 
 def parsed_by(name: str, flags: list[str]) -> Any:
@@ -71,7 +84,7 @@ def test_the_flags_of_a_run_are_flags_of_its_script(
 ) -> None:
     """Its own, those of the study and those of the start, parsed by the script's own parser."""
     saved_gpt(tmp_path / "pretraining")
-    for each in STUDIES.values():
+    for each in PARTS.values():
         if name in each.runs:
             flags = words(flags_of(each, name, tmp_path) | dict(seed=1, device="cpu"))
             parsed = parsed_by(recipe.module, flags)
@@ -218,13 +231,87 @@ def test_the_seeds_of_a_policy_stand_together_and_other_runs_last() -> None:
     assert [*seeds] == ["as published", "GRPO", "mine"]
 
 
-DOCS = REPOSITORY / "docs"
-NUMBERS = json.loads((DOCS / study.JSON).read_text(encoding="utf-8"))
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a command is a fork here")
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_explains_itself_and_lists_its_jobs(name: str, tmp_path: Path) -> None:
+    """Its smallest plan is a part of it; what trains is for others to see."""
+    done = command("-m", "studies", name, "--quick", "--help", cwd=tmp_path)
+    assert done.returncode == 0 and "--work" in done.stdout, done.stderr
+    study = study_of(name)
+    given = study.usual | study.quick
+    if name != "preferences":  # which reads the pairs
+        some, every = (study.plan(study.flags(**flags)) for flags in (given, study.usual))
+        parts = {part for job in some.values() for part in job.parts}
+        assert parts.issuperset(given.get("parts", ())) and 0 < len(some) <= len(every)
+        only = given.get("only", ("",))
+        assert any(job.parts and word in job.name for job in some.values() for word in only)
 
 
-def test_the_page_of_the_study_is_that_of_its_numbers() -> None:
-    text, tables = (DOCS / study.PAGE).read_text(encoding="utf-8"), study.tables(NUMBERS)
-    assert len(tables) == 5 and filled(text, tables) == text
+def test_commands_of_studies_in_pages_name_one() -> None:
+    pages = [
+        *REPOSITORY.glob("*.md"),
+        *DOCS.glob("*.md"),
+        *(REPOSITORY / "notebooks").rglob("*.py"),
+    ]
+    texts = "".join(path.read_text(encoding="utf-8") for path in pages)
+    assert {*re.findall(r"-m studies (\w+)", texts)} == {*STUDIES, "figures"}
+
+
+@pytest.mark.parametrize("name", ["claims", "judges", "overoptimisation"])
+def test_the_page_of_a_study_is_that_of_its_numbers(name: str) -> None:
+    study = study_of(name)
+    assert study.page is not None and study.recorded is not None
+    text, numbers = study.page.read_text(encoding="utf-8"), json.loads(study.recorded.read_bytes())
+    tables = study.tables(numbers)
+    assert any(tables.values()) and filled(text, tables) == text
+
+
+def toy_study(folder: Path) -> Study:
+    """Two parts, a job each that were done; a third one needs the first and was not."""
+    jobs = {
+        name: Job(name, "work", {}, needs, frozenset([part]))
+        for name, part, needs in (("a", "one", ()), ("b", "two", ()), ("c", "two", ("a",)))
+    }
+    for name in ("a", "b"):
+        (folder / "toy" / name).mkdir(parents=True)
+        about = {"asked": asked(jobs[name], folder / "toy"), "inputs": {}, "project": "", "wall": 1}
+        record_of(folder / "toy" / name).write_text(json.dumps(about))
+    (folder / "page.md").write_text("<!-- t -->\n<!-- end of t -->\n")
+    (folder / "kept.json").write_text('{"old": 1, "done": 2}')
+    return Study(
+        quick={}, plan=lambda flags: jobs, recorded=folder / "kept.json", page=folder / "page.md",
+        do=lambda flags, job, place: (place / "made").write_text(f"{flags.out.name} {job.name}"),
+        collect=lambda flags, done: {"done": [*done]}, tables=lambda found: {"t": found["done"]},
+    )  # fmt: skip
+
+
+def test_a_study_shows_the_finished_jobs_of_its_parts(tmp_path: Path, capsys: Any) -> None:
+    """In docs only with --draw, where older numbers stay; --plan names what is left."""
+    study = toy_study(tmp_path)
+    run_study(study, "toy", StudyFlags(out=tmp_path, parts=("one",)))
+    assert json.loads((tmp_path / "toy/numbers.json").read_text()) == {"done": ["a"]}
+    assert "old" in (tmp_path / "kept.json").read_text()
+    capsys.readouterr()
+    run_study(study, "toy", StudyFlags(out=tmp_path, plan=True))
+    said = capsys.readouterr().out
+    assert "2 of 3" in said and said.splitlines()[-1] == "    c"
+    run_study(study, "toy", StudyFlags(out=tmp_path, draw=True))
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert (kept["old"], kept["done"]) == (1, ["a", "b"]) and kept["made_with"]["seeds"] == 3
+    assert (tmp_path / "page.md").read_text() == "<!-- t -->\na\nb\n<!-- end of t -->\n"
+    run_study(study, "toy", StudyFlags(out=tmp_path, work="c", quick=True))
+    assert (tmp_path / "toy-quick/c/made").read_text() == "toy-quick c"
+    for wrong in (
+        {"parts": ("three",)},
+        {"only": ("d",)},
+        {"work": "d"},
+        {"draw": True, "quick": True},
+    ):
+        with pytest.raises(UserError):
+            run_study(study, "toy", StudyFlags(out=tmp_path, **wrong))
+
+
+NUMBERS = json.loads((DOCS / "overoptimisation.json").read_text(encoding="utf-8"))
 
 
 def test_the_differences_of_later_engines_are_the_recorded_ones() -> None:
@@ -337,7 +424,7 @@ def test_the_judge_of_engines_measures_by_the_start_and_the_teacher() -> None:
     reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     gold = RuleReward(lambda record, text, ended: float(len(text) % 7), "")
     prompts = reviews.prompts("test")[:12]
-    judge = engines.Judge(STUDIES["distillation"], base, GLASSBOX, reward, gold, prompts)
+    judge = engines.Judge(PARTS["distillation"], base, GLASSBOX, reward, gold, prompts)
     params = SamplingParams(max_new_tokens=48)
 
     def found(model: GPT, **changes: Any) -> Any:
@@ -618,14 +705,14 @@ def test_the_page_is_that_of_the_recording(monkeypatch):
     The last bits are the processor's. What is recorded with four digits may stand half-way between two
     such numbers, so these are compared before they are rounded.
     """
-    recorded = json.loads((claims.DOCS / "claims.json").read_text("utf-8"))["claims"]
-    text = (claims.DOCS / "claims.md").read_text("utf-8")
+    numbers = json.loads(claims.RECORDED.read_text("utf-8"))
+    recorded = numbers["claims"]
+    text = (DOCS / "claims.md").read_text("utf-8")
     for record in recorded.values():
         assert all(record.pop(words) in text for words in ("source", "says", "counts"))
-    assert len(recorded) == 10 and claims.with_tables(text, recorded) == text
-    assert all(f"<!-- {name} -->" in text for name in ("verdicts", *recorded))
+    assert len(recorded) == 10 and {*claims.tables(numbers)} == {"verdicts", *recorded}
     monkeypatch.setattr(claims, "significant", lambda value: value)
-    results = claims.gathered(Path("nowhere"), claims.DOCS)
+    results = claims.results_of(numbers)
     found, wanted = leaves(claims.judged(results, claims.CLAIMS)), leaves(recorded)
     assert found.keys() == wanted.keys()
     half_a_digit = 0.5001e-3  # of four
@@ -686,8 +773,6 @@ def test_every_policy_of_the_judges_is_paid_by_a_flag_of_its_engine(monkeypatch)
         assert bool(config.reward_model) == (name == "Bradley-Terry")
 
 
-def test_the_table_of_the_judges_is_that_of_the_recorded_numbers():
-    numbers = json.loads((DOCS / judges.JSON).read_text(encoding="utf-8"))
-    text = (DOCS / judges.PAGE).read_text(encoding="utf-8")
-    assert filled(text, {"judges": judges.table(numbers)}) == text
+def test_the_numbers_of_the_judges_are_those_of_three_seeds():
+    numbers = json.loads((DOCS / "judges.json").read_text(encoding="utf-8"))
     assert [*numbers["rewards"]] == [*judges.REWARDS] and numbers["seeds"] == 3
