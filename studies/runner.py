@@ -108,7 +108,7 @@ class Study:
     flags: type[StudyFlags] = StudyFlags
     usual: Mapping[str, Any] = field(default_factory=dict)  # defaults of flags here
     quick: Mapping[str, Any]  # the same with --quick
-    plan: Callable[[Any], Mapping[str, Job]]  # each job by its name, after those that it needs
+    plan: Callable[[Any], dict[str, Job]]  # each job by its name, after those that it needs
     do: Callable[[Any, Job, Path], None] | None = (
         None  # fills the folder of a job that is no command
     )
@@ -317,7 +317,7 @@ def run_study(study: Study, name: str, flags: StudyFlags) -> None:
 
 
 def do_what_is_left(
-    study: Study, flags: StudyFlags, jobs: Mapping[str, Job], own: Sequence[Job]
+    study: Study, flags: StudyFlags, jobs: dict[str, Job], own: Sequence[Job]
 ) -> None:
     """Run those of its own jobs that `--only` leaves, and what they need; with --plan name them."""
     wanted = [job for job in own if any(each in job.name for each in flags.only or [""])]
@@ -345,12 +345,7 @@ def do_what_is_left(
 def show(study: Study, name: str, flags: StudyFlags, done: Mapping[str, Job]) -> None:
     """Keep the numbers of finished jobs, draw them and print their tables: in `out`, or in docs."""
     if flags.draw and (study.recorded is None or not done):
-        lacks = (
-            f"{display_path(flags.out)} has no finished job"
-            if study.recorded
-            else "docs have no page"
-        )
-        raise UserError(f"--draw: {lacks} of {name}: run it without --draw")
+        raise UserError(f"--draw: {name} has no page or no finished job: run it without --draw")
     found = dict(study.collect(flags, done))
     place, path = flags.out, flags.out / "numbers.json"
     if flags.draw and study.recorded is not None:
@@ -382,19 +377,12 @@ def note_other_code(folders: Iterable[Path]) -> None:
         print(f"{other} of those that are there were made before {', '.join(AROUND)} changed")
 
 
-def left_to_do(jobs: Mapping[str, Job], done: set[str], wanted: Iterable[Job]) -> list[Job]:
-    """Those of them that are not done, behind what they need and is not done."""
-    found: dict[str, Job] = {}
-
-    def want(job: Job) -> None:
-        if job.name not in found and job.name not in done:
-            for need in job.needs:
-                want(jobs[need])
-            found[job.name] = job
-
-    for job in wanted:
-        want(job)
-    return list(found.values())
+def left_to_do(jobs: dict[str, Job], done: set[str], wanted: Iterable[Job]) -> list[Job]:
+    """Those of them that are not done, and what they need and is not done."""
+    names = {job.name for job in wanted} - done
+    for job in reversed(jobs.values()):  # each stands after those that it needs
+        names |= set(job.needs) - done if job.name in names else set()
+    return [job for job in jobs.values() if job.name in names]
 
 
 def run_jobs(todo: Sequence[Job], run: Callable[[Job], float], at_a_time: int) -> None:
