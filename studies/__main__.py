@@ -33,7 +33,7 @@ STUDIES = {  # name: its module, and what it asks and needs
     "judges": ("judges.study", "a reward model, a judge in words and a rubric; ten minutes"),
     "own_taste": ("own_taste", "sixty pairs of one person; needs a demo, 40 minutes"),
     "real_model": ("real_model", "SmolLM2 keeps instructions; needs its weights, two hours"),
-    "preferences": ("preferences", "pairs and a published chat model; needs both, four hours"),
+    "preferences": ("preferences.study", "pairs and a published chat model; needs both, a night"),
 }
 
 

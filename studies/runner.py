@@ -313,7 +313,7 @@ def run_study(study: Study, name: str, flags: StudyFlags) -> None:
         do_what_is_left(study, flags, jobs, own)
     done = finished(jobs, root)
     if not flags.plan:
-        show(study, name, flags, {job.name: job for job in own if job.name in done})
+        show(study, name, flags, {each: job for each, job in jobs.items() if each in done})
 
 
 def do_what_is_left(
