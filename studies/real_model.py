@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
 from data.worlds.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
 from gpt.folder import open_model
 from gpt.generate import SamplingParams
@@ -34,10 +32,10 @@ from gpt.ranks import score_in_micro_batches
 from harness.device import open_device
 from harness.files import read_json, read_jsonl
 from harness.paths import REPOSITORY
-from harness.seeds import make_generator
 from report.style import COLOURS, SERIES
 from reward_model.accuracy_report import wilson_interval
-from rl.batches.rollout import Rollout, sample_rollout
+from rl.batches.rollout import Rollout
+from studies.bench import Bench, distinct
 from studies.pages import Numbers, drawing, markdown
 from studies.runner import Job, Study, StudyFlags, once
 
@@ -90,33 +88,16 @@ def plan(config: RealModelConfig) -> dict[str, Job]:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-class Bench:
-    """The model as published, and the test prompts that every policy answers."""
-
-    def __init__(self, config: RealModelConfig) -> None:
-        self.device = open_device(config.device)
-        self.start, self.tokenizer = open_model(config.out / "smollm2", self.device)
-        topics = sorted({record.meta["topic"] for record in prompts("test")})
-        chosen = topics[:: len(topics) // TOPICS][:TOPICS]
-        self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
-        self.params = SamplingParams(0.7, max_new_tokens=48)  # as in training
-
-    def answers(
-        self, policy: GPT, records: Sequence[PromptRecord], samples: int = 1
-    ) -> list[Rollout]:
-        """Sampled with the same random numbers for every policy."""
-        size, generator = ROWS // samples, make_generator(0, "evaluation")
-        batches = [records[i : i + size] for i in range(0, len(records), size)]
-        sample = partial(sample_rollout, policy, self.tokenizer)
-        return [sample(batch, self.params, samples, generator) for batch in batches]
+class Instructions(Bench):
+    """What is measured of a policy: the KL of whole distributions, and perplexity at temperature 1."""
 
     @torch.no_grad()
-    def measure(self, policy: GPT) -> dict[str, Any]:
+    def numbers(self, policy: GPT) -> dict[str, Any]:
         """Every number of a policy, and its first answers."""
-        rollouts = self.answers(policy, self.prompts)
+        rollouts = self.answers(policy)
         right = [value for rollout in rollouts for value in rights(rollout)]
         texts = [text for rollout in rollouts for text in rollout.responses]
-        tokens = sum(int(rollout.lengths.sum()) for rollout in rollouts)
+        tokens = sum(rollout.tokens for rollout in rollouts)
         kl, log_prob = 0.0, 0.0
         for rollout in rollouts:
             kl += float(self.kl(policy, rollout).sum())
@@ -144,7 +125,7 @@ class Bench:
 
     def best_of(self) -> dict[str, float]:
         """The share of prompts to which one of eight answers of the start is right, by constraint."""
-        rollouts = self.answers(self.start, self.prompts, BEST_OF)
+        rollouts = self.answers(self.start, BEST_OF)
         right = torch.tensor([value for rollout in rollouts for value in rights(rollout)])
         return self.by_rule(right.view(-1, BEST_OF).amax(1).tolist())
 
@@ -157,13 +138,14 @@ class Bench:
         }
 
 
-def distinct(texts: Sequence[str], n: int) -> float:
-    """Different n-grams of words over all n-grams, in all texts together (Li et al. 2016)."""
-    grams: Counter[tuple[str, ...]] = Counter()
-    for text in texts:
-        words_of = text.split()
-        grams.update(tuple(words_of[i : i + n]) for i in range(len(words_of) - n + 1))
-    return len(grams) / max(grams.total(), 1)
+def open_bench(config: RealModelConfig) -> Instructions:
+    """The model as published, and test prompts on topics that no run has seen."""
+    start, tokenizer = open_model(config.out / "smollm2", open_device(config.device))
+    topics = sorted({record.meta["topic"] for record in prompts("test")})
+    chosen = topics[:: len(topics) // TOPICS][:TOPICS]
+    asked = [record for record in prompts("test") if record.meta["topic"] in chosen]
+    params = SamplingParams(0.7, max_new_tokens=48)  # as in training
+    return Instructions(start, tokenizer, asked, params, rows=ROWS)
 
 
 def rights(rollout: Rollout) -> list[float]:
@@ -256,9 +238,13 @@ def draw_constraints(axis: Any, rows: Mapping[str, Any]) -> None:
 CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")
 
 
-def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def recorded(
+    folder: Path, bench: Instructions, seed: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The numbers of a run's policy, and its curve."""
-    row = once(folder / "measured.json", lambda: bench.measure(open_model(folder, bench.device)[0]))
+    row = once(
+        folder / "measured.json", lambda: bench.numbers(open_model(folder, bench.start.device)[0])
+    )
     steps = read_jsonl(folder / "metrics.jsonl")
     parts = ("rollout", "score", "update")
     minutes = sum(step[f"seconds/{part}"] for step in steps for part in parts) / 60
@@ -270,8 +256,8 @@ def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], lis
 
 def collect(config: RealModelConfig, done: Mapping[str, Job]) -> dict[str, Any]:
     """The start and every run's policy, measured once and kept in files."""
-    out, bench = config.out, Bench(config)
-    rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
+    out, bench = config.out, open_bench(config)
+    rows = {START: [once(out / "start.json", lambda: bench.numbers(bench.start))]}
     curves = {}
     for name, seed in runs_of(config):
         folder = out / f"{name.lower()}-{seed}"

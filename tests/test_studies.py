@@ -38,6 +38,7 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import evaluate
+from studies import bench as benches
 from studies import bootstrap, engines, own_taste, real_model
 from studies.__main__ import STUDIES, study_of
 from studies.claims import study as claims
@@ -367,16 +368,13 @@ def test_means_leave_out_runs_without_a_value_and_count_them() -> None:
     assert spread == pytest.approx((25, 975))
 
 
-def real_bench(start: GPT) -> real_model.Bench:
+def real_bench(start: GPT) -> real_model.Instructions:
     """What measures the real model, by toys; it is right that has an a, asked by two constraints."""
-    bench = real_model.Bench.__new__(real_model.Bench)
-    bench.start, bench.tokenizer, bench.device = start, LETTERS, torch.device("cpu")
     rules = itertools.cycle(real_model.CONSTRAINTS)
-    bench.prompts = [
+    asked = [
         PromptRecord(r.prompt, meta=dict(rule=next(rules), typed=r.prompt)) for r in PROMPTS * 2
     ]
-    bench.params = SamplingParams(0.7, max_new_tokens=6)
-    return bench
+    return real_model.Instructions(start, LETTERS, asked, SamplingParams(0.7, max_new_tokens=6))
 
 
 @torch.no_grad()
@@ -384,8 +382,8 @@ def test_the_real_model_is_measured_by_constraint_and_from_its_start(monkeypatch
     monkeypatch.setattr(real_model, "kept", lambda record, text, ended: float("a" in text))
     start, policy = (random_gpt(LETTERS.n_vocab, 16, seed=seed, scale=0.3) for seed in (0, 1))
     bench = real_bench(start)
-    (rollout,) = bench.answers(policy, bench.prompts)
-    found, kl, log_prob, tokens = bench.measure(policy), 0.0, 0.0, 0
+    (rollout,) = bench.answers(policy)
+    found, kl, log_prob, tokens = bench.numbers(policy), 0.0, 0.0, 0
     right: dict[str, list[float]] = {}
     for i, record in enumerate(rollout.records):
         right.setdefault(record.meta["rule"], []).append(float("a" in rollout.responses[i]))
@@ -400,8 +398,8 @@ def test_the_real_model_is_measured_by_constraint_and_from_its_start(monkeypatch
     assert len(set(found["right"].values())) > 2
     assert found["kl"] == pytest.approx(kl / 16, rel=1e-4) and kl / 16 > 0.2
     assert found["perplexity"] == pytest.approx(math.exp(-log_prob / tokens), rel=1e-4)
-    assert bench.measure(start)["kl"] == 0
-    best, once = bench.best_of(), bench.measure(start)["right"]
+    assert bench.numbers(start)["kl"] == 0
+    best, once = bench.best_of(), bench.numbers(start)["right"]
     assert sum(best.values()) > sum(once.values())
 
 
@@ -419,9 +417,9 @@ def test_the_share_with_a_taste_is_of_all_answers(tmp_path: Path) -> None:
 
 def test_distinct_pairs_of_words_are_counted_in_all_texts_together() -> None:
     """ab, ba, ab; ab; none: two of four."""
-    assert real_model.distinct(["a b a b", "a b", "c"], 2) == 0.5
-    assert real_model.distinct(["a b a b", "a b"], 1) == 2 / 6
-    assert real_model.distinct(["a"], 2) == 0
+    assert benches.distinct(["a b a b", "a b", "c"], 2) == 0.5
+    assert benches.distinct(["a b a b", "a b"], 1) == 2 / 6
+    assert benches.distinct(["a"], 2) == 0
 
 
 TASTE_IN_WORDS = {  # what has the taste, and what has not
