@@ -142,7 +142,7 @@ def open_bench(config: RealModelConfig) -> Instructions:
     """The model as published, and test prompts on topics that no run has seen."""
     start, tokenizer = open_model(config.out / "smollm2", open_device(config.device))
     topics = sorted({record.meta["topic"] for record in prompts("test")})
-    chosen = topics[:: len(topics) // TOPICS][:TOPICS]
+    chosen = topics[:: len(topics) // TOPICS][: 1 if config.quick else TOPICS]
     asked = [record for record in prompts("test") if record.meta["topic"] in chosen]
     params = SamplingParams(0.7, max_new_tokens=48)  # as in training
     return Instructions(start, tokenizer, asked, params, rows=ROWS)
