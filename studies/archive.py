@@ -45,6 +45,7 @@ def draw(docs: Path, out: Path) -> None:
     draw_budget(numbers, out)
     draw_curves(numbers, out)
     draw_off_policy((docs / "archive.md").read_text(encoding="utf-8"), out)
+    draw_preferences(read_object(docs / "preferences_48_tokens.json"), out)
 
 
 def draw_budget(numbers: Numbers, docs: Path) -> None:
@@ -137,3 +138,31 @@ def draw_off_policy(page: str, docs: Path) -> None:
             axis.set_title(titles[world], fontsize=10)
         axes[0].invert_yaxis()
         legend_below(figure, axes)
+
+
+# The policies of the recording with 48 tokens that are named, and their colours.
+NAMED = {
+    "start": "reference", "the four commands": "policy", "unpriced": "bad", "dpo": "k1",
+}  # fmt: skip
+LEGEND = {
+    "reference": "as published", "policy": "the four commands", "bad": "GRPO, cut-off answers unpriced",
+    "k1": "DPO", "other": "other engines",
+}  # fmt: skip
+
+
+def draw_preferences(numbers: Numbers, docs: Path) -> None:
+    """A point for each trained policy: does the judge like it, and do its answers end?"""
+    with drawing(docs / "preferences_48_tokens.png", 5, 4.2) as figure:
+        axis = figure.subplots()
+        for name, points in numbers["policies"].items():
+            folder, last = re.sub(r"-\d+$", "", name), points[-1]
+            if folder != "best":
+                colour = COLOURS[NAMED[folder]] if folder in NAMED else SERIES[2]
+                axis.plot(last["ended"], last["preferred"], "o", color=colour)
+        for meaning, label in LEGEND.items():
+            axis.plot([], [], "o", color=COLOURS.get(meaning, SERIES[2]), label=label)
+        axis.legend(loc="upper left")
+        axis.axhline(0.5, color=COLOURS["exact"], linewidth=1, linestyle=":")
+        axis.set(xlabel="share of its answers that end", ylabel="preferred by the unseen judge")
+        axis.set(xlim=(-0.03, 1.03), ylim=(0.2, 0.85))
+        axis.set_title("The judge prefers policies whose answers end")

@@ -115,12 +115,12 @@ def test_every_third_of_the_instructions_is_held_out_once_and_teaches_its_judge(
 @pytest.mark.parametrize(
     ("asked", "reference", "answer", "right"),
     [
-        ("The boiling point of nitrogen?", "It is -195.8 degrees.", "At 32 degrees it boils.", False),
-        ("The boiling point of nitrogen?", "It is -195.8 degrees.", "It is -195.8 degrees.", True),
+        ("What is the boiling point of nitrogen?", "It is -195.8 degrees.", "At 32 degrees it boils.", False),
+        ("What is the boiling point of nitrogen?", "It is -195.8 degrees.", "It is -195.8 degrees.", True),
         ("What is 7 kilometres?", "7 kilometres is 7,000 metres.", "That is 7000 m.", True),
         ("What is 7 kilometres?", "7 kilometres is 7,000 metres.", "70 m, or 7000 m.", False),
-        ("The capital of Sweden?", "The capital of Sweden is Stockholm.", "Kindly: Stockholm.", True),
-        ("The capital of Sweden?", "The capital of Sweden is Stockholm.", "Sweden.", False),
+        ("What is the capital of Sweden?", "The capital of Sweden is Stockholm.", "Kindly: Stockholm.", True),
+        ("What is the capital of Sweden?", "The capital of Sweden is Stockholm.", "Sweden.", False),
         ("Write a sentence with rain.", "The heavy rain kept all people at home.", "Rain.", None),
     ],
 )  # fmt: skip
