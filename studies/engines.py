@@ -164,27 +164,30 @@ PARTS = {
 class EnginesConfig(StudyFlags):
     """Runs x seeds from one start per world."""
 
-    steps: AtLeastOne | None = None
-    """Of every start and run; by default each command's own."""
     prompts: AtLeastOne = 1024
     """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
 
+    @property
+    def short(self) -> dict[str, Any]:
+        """What is added to a base model and to a run."""
+        return {"steps": 10} if self.quick else {}
+
 
 # --- training: every job is a command of its own --------------------------------------------------
 
 
-def start_jobs(part: Part, folder: Path, given: Mapping[str, Any]) -> Iterator[Job]:
+def start_jobs(config: EnginesConfig, part: Part, folder: Path) -> Iterator[Job]:
     """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
     world = part.world
 
     def job(name: str, module: str, *needs: str, preset: str = "tiny", **flags: object) -> Job:
-        arguments = dict(given, preset=preset) | flags
+        arguments = dict(preset=preset, device=config.device) | flags
         return Job(f"{world}/{name}", module, arguments, tuple(f"{world}/{n}" for n in needs))
 
     base, judge = folder / "pretraining", folder / "reward_model"
-    yield job("pretraining", "gpt.pretraining", data=world)
+    yield job("pretraining", "gpt.pretraining", data=world, **config.short)
     if world == "reviews":
         train = "reward_model.reward_model_training"
         yield job("reward_model", train, "pretraining", model=base, pairs=160_000)
@@ -215,15 +218,13 @@ def flags_of(part: Part, name: str, folder: Path) -> dict[str, Any]:
 def plan(config: EnginesConfig) -> dict[str, Job]:
     """Every start and run; what two parts share is there once."""
     listed: dict[str, Job] = {}
-    given: dict[str, Any] = {"device": config.device}
-    given |= {} if config.steps is None else {"steps": config.steps}
     for title, part in PARTS.items():
         folder = config.out / part.world
-        starts = list(start_jobs(part, folder, given))
+        starts = list(start_jobs(config, part, folder))
         runs = [
             Job(
                 f"{part.world}/{name}-{seed}", RECIPES[name].module,
-                flags_of(part, name, folder) | given | dict(seed=seed),
+                flags_of(part, name, folder) | dict(seed=seed, device=config.device) | config.short,
                 tuple(start.name for start in starts), frozenset([title]),
             )
             for seed in range(config.seeds)
@@ -419,6 +420,6 @@ def plot(part: Part, results: Measured, curves: Mapping[str, Any], path: Path) -
 
 STUDY = Study(
     flags=EnginesConfig,
-    quick=dict(seeds=1, parts=("sums",), only=("/grpo-", "/rloo-"), steps=10, prompts=64),
+    quick=dict(seeds=1, parts=("sums",), only=("/grpo-", "/rloo-"), prompts=64),
     plan=plan, collect=collect, tables=tables, draw=draw, shares_threads=True,
 )  # fmt: skip
