@@ -12,6 +12,7 @@ perplexity under the start, variety and length.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -65,24 +66,17 @@ class RealModelConfig(StudyFlags):
     """auto (cuda, then mps, then cpu) or a device name."""
 
 
-def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
-    seeds = {name: range(min(config.seeds, most)) for name, (_, _, most) in ENGINES.items()}
-    return [(name, seed) for name in ENGINES for seed in seeds[name]]
-
-
 def plan(config: RealModelConfig) -> dict[str, Job]:
     """The weights, and every run from them."""
-    weights = Job("smollm2", "scripts.smollm2", {})
-    jobs = [weights]
-    for name, seed in runs_of(config):
-        module, own, _ = ENGINES[name]
-        flags: dict[str, Any] = dict(data="instructions", model=config.out / "smollm2")
-        flags |= dict(seed=seed, device=config.device, precision=config.precision, test_prompts=0)
-        flags |= own
-        flags |= {} if config.steps is None else dict(steps=config.steps)
-        parts = frozenset(["runs"])
-        jobs.append(Job(f"{name.lower()}-{seed}", module, flags, (weights.name,), parts))
-    return {job.name: job for job in jobs}
+    jobs = {"smollm2": Job("smollm2", "scripts.smollm2", {})}
+    shared: dict[str, Any] = dict(data="instructions", model=config.out / "smollm2", test_prompts=0)
+    shared |= dict(device=config.device, precision=config.precision)
+    shared |= {} if config.steps is None else dict(steps=config.steps)
+    for label, (module, own, most) in ENGINES.items():
+        for seed in range(min(config.seeds, most)):
+            name, flags = f"{label.lower()}-{seed}", shared | own | dict(seed=seed)
+            jobs[name] = Job(name, module, flags, ("smollm2",), frozenset(["runs"]))
+    return jobs
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -259,7 +253,7 @@ def collect(config: RealModelConfig, done: Mapping[str, Job]) -> dict[str, Any]:
     out, bench = config.out, open_bench(config)
     rows = {START: [once(out / "start.json", lambda: bench.numbers(bench.start))]}
     curves = {}
-    for name, seed in runs_of(config):
+    for name, seed in itertools.product(ENGINES, range(config.seeds)):
         folder = out / f"{name.lower()}-{seed}"
         if folder.name in done:
             row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from studies.runner import Job
+from studies.runner import Job, StudyFlags
 
 SHAPES: dict[str, tuple[int, int, int]] = {  # name: layers, heads, width
     "1x32": (1, 2, 32), "2x64": (2, 2, 64), "3x96": (3, 3, 96),
@@ -79,9 +79,16 @@ CURES = (
 )  # fmt: skip
 
 
-def jobs_of(settings: Settings) -> dict[str, Job]:
+def settings_of(flags: StudyFlags) -> Settings:
+    """Toys with --quick; the law has at most its three starts."""
+    own = REHEARSAL if flags.quick else Settings()
+    starts, of_cures = own.starts[: flags.seeds], own.cure_starts[: flags.seeds]
+    return replace(own, starts=starts, cure_starts=of_cures)
+
+
+def plan(flags: StudyFlags) -> dict[str, Job]:
     """Every job by name, each after what it needs; a job that several parts need is there once."""
-    jobs: dict[str, Job] = {}
+    settings, jobs = settings_of(flags), dict[str, Job]()
     stages = "studies.overoptimisation.stages"
     given = {"settings": replace(settings, starts=(), cure_starts=())}  # --seeds changes no job
     for part, list_jobs in (("law", law), ("cures", cures)):

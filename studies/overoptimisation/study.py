@@ -13,29 +13,17 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from studies.overoptimisation import results
 from studies.overoptimisation.figures import draw
-from studies.overoptimisation.plan import REHEARSAL, Settings, jobs_of
+from studies.overoptimisation.plan import plan, settings_of
 from studies.overoptimisation.stages import STAGES
 from studies.pages import DOCS, Numbers, markdown, rounded
 from studies.runner import Job, Study, StudyFlags
 
 TERMS = ("sentiment", "topic", "politeness", "form", "repetition")
-
-
-def settings_of(flags: StudyFlags) -> Settings:
-    """Toys with --quick; the law has at most its three starts."""
-    own = REHEARSAL if flags.quick else Settings()
-    starts, of_cures = own.starts[: flags.seeds], own.cure_starts[: flags.seeds]
-    return replace(own, starts=starts, cure_starts=of_cures)
-
-
-def plan(flags: StudyFlags) -> dict[str, Job]:
-    return jobs_of(settings_of(flags))
 
 
 def do(flags: StudyFlags, job: Job, folder: Path) -> None:
