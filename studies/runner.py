@@ -212,13 +212,12 @@ def run_job(job: Job, root: Path, *, threads: int | None = None, resume: bool = 
         command = [sys.executable, "-m", "studies", *sys.argv[1:], "--work", job.name]
     write_json(record_of(folder), {"asked": wanted})
     log = folder.with_name(f"{folder.name}.log")
-    wall, cpu = run_into_log(job.stage, command, log, threads=threads, append=resume)
+    seconds = run_into_log(job.stage, command, log, threads=threads, append=resume)
     config = folder / CONFIG_FILE
     read = read_object(config).get(INPUTS, {}) if config.exists() else {}
     inputs = {os.path.relpath(path, root): was for path, was in read.items()}
-    seconds = {"wall": wall, "cpu": wall if cpu is None else cpu}
     write_json(record_of(folder), {"asked": wanted, "inputs": inputs, "project": code} | seconds)
-    return wall
+    return seconds["wall"]
 
 
 def clear(folder: Path, *, keep: bool) -> None:
@@ -235,40 +234,29 @@ def clear(folder: Path, *, keep: bool) -> None:
 
 
 def run_into_log(
-    name: str,
-    command: Sequence[str],
-    log: Path,
-    *,
-    threads: int | None = None,
-    append: bool = False,
-) -> tuple[float, float | None]:
-    """Run a command whose output goes to `log`; its seconds by the clock and of CPU time.
+    name: str, command: Sequence[str], log: Path, *, threads: int | None, append: bool
+) -> dict[str, float]:
+    """Run a command whose output goes to `log`; its seconds by the clock, `wall`, and of CPU time, `cpu`.
 
-    Other work on the machine does not change the latter, which is None where the system does not count
-    it. Raises UserError with the command's last words where it fails; `name` says what failed.
+    Other work does not change the latter; where the system does not count it, it is the former. Raises
+    UserError with the command's last words where it fails; `name` says what failed.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": paths}
     environment |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    begin = time.perf_counter()
+    begin, counted = time.perf_counter(), dict[str, float]()
     with log.open("a" if append else "w", encoding="utf-8") as file:
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-        status, cpu = wait(process)
-    if status != 0:
+        if hasattr(os, "wait4"):
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            counted = {"cpu": usage.ru_utime + usage.ru_stime}
+    if process.wait() != 0:
         lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
         last = [line for line in lines if line][-1:]
         raise UserError(f"{name} failed, see {display_path(log)}: {' '.join(last)}")
-    return time.perf_counter() - begin, cpu
-
-
-def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    """The exit status of a process and its CPU seconds, where the system counts them."""
-    if not hasattr(os, "wait4"):
-        return process.wait(), None
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_utime + usage.ru_stime
+    wall = time.perf_counter() - begin
+    return {"wall": wall, "cpu": wall} | counted
 
 
 def once(path: Path, make: Callable[[], Any]) -> Any:
