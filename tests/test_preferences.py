@@ -244,7 +244,7 @@ def test_the_seeds_of_a_policy_stand_together() -> None:
     found = by_policy({"policies": {name: {"name": name} for name in names}}, "polite")
     assert {name: [row["name"] for row in rows] for name, rows in found.items()} == {
         "as published": ["polite-start"], "DPO": ["polite-dpo-0"],
-        "the four commands": ["polite-grpo-1", "polite-grpo-0"],
+        "the printed commands": ["polite-grpo-1", "polite-grpo-0"],
     }  # fmt: skip
 
 
