@@ -81,7 +81,7 @@ class StudyFlags:
     quick: bool = False
     """The smallest plan, in a folder of its own, to see that everything works."""
     jobs: AtLeastOne = 2
-    """Processes at a time; the threads are shared out among them."""
+    """Processes at a time."""
     plan: bool = False
     """Say what is done and what is left, and run nothing."""
     draw: bool = False
