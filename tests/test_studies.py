@@ -125,10 +125,15 @@ def test_the_page_of_a_study_is_that_of_its_numbers(name: str) -> None:
 
 
 def toy_study(folder: Path) -> Study:
-    """Two parts, a job each that were done; a third one needs the first and was not."""
+    """Two parts, a job each that were done; of the second two more, and the last needs the other."""
     jobs = {
         name: Job(name, "work", {}, needs, frozenset([part]))
-        for name, part, needs in (("a", "one", ()), ("b", "two", ()), ("c", "two", ("a",)))
+        for name, part, needs in (
+            ("a", "one", ()),
+            ("b", "two", ()),
+            ("c", "two", ("a",)),
+            ("d", "two", ("c",)),
+        )
     }
     for name in ("a", "b"):
         (folder / "toy" / name).mkdir(parents=True)
@@ -151,9 +156,9 @@ def test_a_study_shows_the_finished_jobs_of_its_parts(tmp_path: Path, capsys: An
     assert json.loads((tmp_path / "toy/numbers.json").read_text()) == {"done": ["a"]}
     assert "old" in (tmp_path / "kept.json").read_text()
     capsys.readouterr()
-    run_study(study, "toy", StudyFlags(out=tmp_path, plan=True))
+    run_study(study, "toy", StudyFlags(out=tmp_path, plan=True, only=("d", "a")))
     said = capsys.readouterr().out
-    assert "2 of 3" in said and said.splitlines()[-1] == "    c"
+    assert "2 of 4" in said and said.split()[-2:] == ["c", "d"]
     run_study(study, "toy", StudyFlags(out=tmp_path, draw=True))
     kept = json.loads((tmp_path / "kept.json").read_text())
     assert (kept["old"], kept["done"]) == (1, ["a", "b"]) and kept["made_with"]["seeds"] == 3
@@ -162,8 +167,8 @@ def test_a_study_shows_the_finished_jobs_of_its_parts(tmp_path: Path, capsys: An
     assert (tmp_path / "toy-quick/c/made").read_text() == "toy-quick c"
     for wrong in (
         {"parts": ("three",)},
-        {"only": ("d",)},
-        {"work": "d"},
+        {"only": ("e",)},
+        {"work": "e"},
         {"draw": True, "quick": True},
     ):
         with pytest.raises(UserError):
