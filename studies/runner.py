@@ -42,7 +42,7 @@ from harness.files import (
 from harness.flags import AtLeastOne, check_ranges
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE, INPUTS, lock, made_with, unlock
-from studies.pages import DOCS, Numbers, filled
+from studies.pages import DOCS, Numbers
 
 AROUND = ("harness", "data", "gpt", "reward_model", "rl")  # what every job is made with
 
@@ -85,7 +85,7 @@ class StudyFlags:
     plan: bool = False
     """Say what is done and what is left, and run nothing."""
     draw: bool = False
-    """Write the numbers, tables and figures of the finished jobs into docs, and run nothing."""
+    """Write the numbers and figures of the finished jobs into docs, for `make tables`; run nothing."""
     out: Path = RUNS
     """Folder in which each study has one of its own."""
     work: str = ""
@@ -115,10 +115,9 @@ class Study:
     collect: Callable[
         [Any, Mapping[str, Job]], Mapping[str, Any]
     ]  # the numbers of jobs that are done
-    tables: Callable[[Numbers], Mapping[str, Sequence[str]]]  # by their marks in the page
+    tables: Callable[[Numbers], Mapping[str, Sequence[str]]]  # of its page, by their names
     draw: Callable[[Numbers, Path], None] = lambda numbers, folder: None
     recorded: Path | None = None  # where --draw keeps the numbers
-    page: Path | None = None  # where it writes the tables
     shares_threads: bool = (
         False  # among its processes; or each has one, and rounds the same everywhere
     )
@@ -333,7 +332,9 @@ def do_what_is_left(
 def show(study: Study, name: str, flags: StudyFlags, done: Mapping[str, Job]) -> None:
     """Keep the numbers of finished jobs, draw them and print their tables: in `out`, or in docs."""
     if flags.draw and (study.recorded is None or not done):
-        raise UserError(f"--draw: {name} has no page or no finished job: run it without --draw")
+        raise UserError(
+            f"--draw: docs keep no {name}, or no job is finished: run it without --draw"
+        )
     found = dict(study.collect(flags, done))
     place, path = flags.out, flags.out / "numbers.json"
     if flags.draw and study.recorded is not None:
@@ -343,11 +344,8 @@ def show(study: Study, name: str, flags: StudyFlags, done: Mapping[str, Job]) ->
         found = kept | found | {"made_with": made_with(flags) | about}
     write_text(path, json.dumps(found, separators=(",", ":")) + "\n")
     study.draw(found, place)
-    tables = study.tables(found)
-    if flags.draw and study.page is not None:
-        write_text(study.page, filled(study.page.read_text(encoding="utf-8"), tables))
-    for mark, lines in tables.items():
-        print(f"\n{mark}\n", *lines, sep="\n")
+    for title, lines in study.tables(found).items():
+        print(f"\n{title}\n", *lines, sep="\n")
     print(f"\nwrote {display_path(path)} and what is drawn of it")
 
 

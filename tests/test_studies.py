@@ -49,7 +49,7 @@ from studies.judges import study as judges
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
 from studies.overoptimisation.stages import TERMS, Measuring, has_turned
-from studies.pages import DOCS, filled
+from studies.pages import DOCS
 from studies.runner import (
     Job,
     Study,
@@ -115,15 +115,6 @@ def test_commands_of_studies_in_pages_name_one() -> None:
     assert {*re.findall(r"-m studies (\w+)", texts)} - {"NAME"} == {*STUDIES, "figures"}
 
 
-@pytest.mark.parametrize("name", ["claims", "judges", "overoptimisation"])
-def test_the_page_of_a_study_is_that_of_its_numbers(name: str) -> None:
-    study = study_of(name)
-    assert study.page is not None and study.recorded is not None
-    text, numbers = study.page.read_text(encoding="utf-8"), json.loads(study.recorded.read_bytes())
-    tables = study.tables(numbers)
-    assert any(tables.values()) and filled(text, tables) == text
-
-
 def toy_study(folder: Path) -> Study:
     """Two parts, a job each that were done; of the second two more, and the last needs the other."""
     jobs = {
@@ -139,10 +130,9 @@ def toy_study(folder: Path) -> Study:
         (folder / "toy" / name).mkdir(parents=True)
         about = {"asked": asked(jobs[name], folder / "toy"), "inputs": {}, "project": "", "wall": 1}
         record_of(folder / "toy" / name).write_text(json.dumps(about))
-    (folder / "page.md").write_text("<!-- t -->\n<!-- end of t -->\n")
     (folder / "kept.json").write_text('{"old": 1, "done": 2}')
     return Study(
-        quick={}, plan=lambda flags: jobs, recorded=folder / "kept.json", page=folder / "page.md",
+        quick={}, plan=lambda flags: jobs, recorded=folder / "kept.json",
         do=lambda flags, job, place: (place / "made").write_text(f"{flags.out.name} {job.name}"),
         collect=lambda flags, done: {"done": [n for n in done if done[n].parts & {*flags.parts}]},
         tables=lambda found: {"t": found["done"]},
@@ -162,7 +152,7 @@ def test_a_study_shows_the_finished_jobs_of_its_parts(tmp_path: Path, capsys: An
     run_study(study, "toy", StudyFlags(out=tmp_path, draw=True))
     kept = json.loads((tmp_path / "kept.json").read_text())
     assert (kept["old"], kept["done"]) == (1, ["a", "b"]) and kept["made_with"]["seeds"] == 3
-    assert (tmp_path / "page.md").read_text() == "<!-- t -->\na\nb\n<!-- end of t -->\n"
+    assert capsys.readouterr().out.split()[:3] == ["t", "a", "b"]
     run_study(study, "toy", StudyFlags(out=tmp_path, work="c", quick=True))
     assert (tmp_path / "toy-quick/c/made").read_text() == "toy-quick c"
     for wrong in (
@@ -543,8 +533,8 @@ def leaves(value, place=""):
     }
 
 
-def test_the_page_is_that_of_the_recording(monkeypatch):
-    """Verdicts follow from the recorded runs, the page's tables from the verdicts; all ten are there.
+def test_the_verdicts_are_those_of_the_recorded_runs(monkeypatch):
+    """All ten, and the page has the words of each.
 
     The last bits are the processor's. What is recorded with four digits may stand half-way between two
     such numbers, so these are compared before they are rounded.

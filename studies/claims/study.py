@@ -204,5 +204,5 @@ def draw(numbers: Numbers, docs: Path) -> None:
 
 STUDY = Study(
     flags=ClaimsConfig, usual={"seeds": SEEDS}, quick={"seeds": 1, "parts": ("sigmoid",)}, plan=plan,
-    do=do, collect=collect, tables=tables, draw=draw, recorded=RECORDED, page=DOCS / "claims.md",
+    do=do, collect=collect, tables=tables, draw=draw, recorded=RECORDED,
 )  # fmt: skip

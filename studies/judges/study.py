@@ -148,5 +148,5 @@ def share(at: Mapping[str, Any]) -> str:
 
 STUDY = Study(
     flags=JudgesConfig, quick={"seeds": 1}, plan=plan, do=do, collect=collect, tables=tables,
-    recorded=DOCS / "judges.json", page=DOCS / "judges.md",
+    recorded=DOCS / "judges.json",
 )  # fmt: skip

@@ -134,5 +134,5 @@ def alarms(found: Numbers) -> list[str]:
 
 STUDY = Study(
     usual={"seeds": 5}, quick={"seeds": 1}, plan=plan, do=do, collect=collect, tables=tables, draw=draw,
-    recorded=DOCS / "overoptimisation.json", page=DOCS / "overoptimisation.md",
+    recorded=DOCS / "overoptimisation.json",
 )  # fmt: skip
