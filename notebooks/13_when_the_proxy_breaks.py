@@ -578,7 +578,7 @@ holds(
 # ([the archive](../docs/archive.md#reviews)).
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
-# written by `python -m studies.overoptimisation`. The code: `rl/equations/best_of_n.py`,
+# written by `python -m studies overoptimisation`. The code: `rl/equations/best_of_n.py`,
 # `rl/equations/ensembles.py` and `report/doctor.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #

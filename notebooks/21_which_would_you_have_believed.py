@@ -279,7 +279,7 @@ check("holm", my_holm)
 #
 # ## Yours
 #
-# `python -m studies.claims two_answers --again` runs one claim with new seeds, in minutes. All ten, with
+# `python -m studies claims two_answers --again` runs one claim with new seeds, in minutes. All ten, with
 # every number, their rules and what they cannot say: [docs/claims.md](../docs/claims.md). A claim of your
 # own is one file beside the others in `studies/claims`.
 #

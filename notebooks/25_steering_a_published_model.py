@@ -301,7 +301,7 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 # ```
 # python scripts/smollm2.py --out runs/smollm2
 # python -m rl.grpo_engine --data instructions --model runs/smollm2
-# python -m studies.real_model
+# python -m studies real_model
 # ```
 #
 # ## Exercises

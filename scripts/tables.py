@@ -18,7 +18,7 @@ from typing import Any
 from harness.files import read_json, write_text
 from harness.paths import REPOSITORY
 from rl.run.engine import every_engine
-from studies import real_model as steered
+from studies.__main__ import study_of
 from studies.pages import TEST, UNSEEN, average, column, markdown, rounded, spread, summary
 
 FIRST = (  # of the engines
@@ -27,7 +27,6 @@ FIRST = (  # of the engines
 )
 DOCS = REPOSITORY / "docs"
 SEEDS = DOCS / "demo_seeds.json"
-RECORDINGS = REPOSITORY / "notebooks" / "course" / "recordings"
 
 
 # --- the demo's seeds -----------------------------------------------------------------------------
@@ -210,14 +209,9 @@ def benchmarks_in_short() -> list[str]:
 
 def study(name: str, table: str) -> list[str]:
     """A table of a study of this name, from the numbers that are kept of it."""
-    module = importlib.import_module(f"studies.{name}.__main__")
-    lines: list[str] = module.tables(read_json(DOCS / f"{name}.json"))[table]
-    return lines
-
-
-def real_model() -> list[str]:
-    """Of docs/real_model.md, as page 25 of the course has it."""
-    return steered.table(read_json(RECORDINGS / "real_model.json"))
+    kept = study_of(name)
+    assert kept.recorded is not None
+    return [*kept.tables(read_json(kept.recorded))[table]]
 
 
 def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> list[str]:
