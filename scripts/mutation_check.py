@@ -48,7 +48,7 @@ from harness.flags import AtLeastOne, Count, check_ranges
 ROOT = Path(__file__).resolve().parents[1]
 BUGS = ROOT / "scripts" / "planted_bugs.txt"
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report")
-ELSEWHERE = ("nano", "scripts", "studies", "docs/examples")  # for a name that no package has
+ELSEWHERE = ("nano", "scripts", "studies", "docs/examples", "conformance")  # if no package has it
 TIMEOUT = 600.0  # seconds for one run of tests: a loop that no longer ends is no result
 ENOUGH, MOST = 3, 12  # other files that notice, and that are tried
 
