@@ -1,6 +1,10 @@
 # %% [markdown]
 # # 2. Tokens, padding and masks
 #
+# **After this page you can** say of every number in a batch which token it belongs to: pad on the side
+# that fits, make the mask of a response with its EOS, pick the column that scores a token, pack several
+# texts into one row, and test that sampler and scorer agree.
+#
 # **Why.** Which number belongs to which token? The formulas of RLHF fit on a page, and nearly every
 # broken implementation has them right. What goes wrong is *which* numbers go in: a mask that drops
 # the last token, a position that is off by the padding, a logit that scores its neighbour. Nothing
@@ -510,6 +514,14 @@ check("token_log_probs", my_log_probs)
 # cannot distinguish an EOS that was written from one that fills the row, so use the lengths.
 #
 # </details>
+#
+# ## To remember
+#
+# - The EOS belongs to the response, and a mask comes from lengths, never from a comparison of ids.
+# - Positions count real tokens, and a row's logits must depend neither on its padding nor on a text
+#   beside it.
+# - Response token $t$ stands at column $p + t$ and is scored by column $p - 1 + t$; before the first
+#   update sampler and scorer must agree on it.
 #
 # Next: [03_pretraining_and_sft](03_pretraining_and_sft.ipynb). Where does a policy get its first
 # words from?

@@ -3,6 +3,9 @@
 #
 # **The question.** Where does a policy get its first words from?
 #
+# **After this page you can** train a small language model, choose which tokens its loss counts, fine-tune
+# it on good answers, and say what fine-tuning cannot do.
+#
 # **Why.** Reinforcement learning can only make likelier what a policy already does now and then.
 # Pre-training gives it a language, supervised fine-tuning (**SFT**) shows it good answers. Both
 # come before reinforcement learning in the usual recipe (InstructGPT, Ouyang et al. 2022,
@@ -478,6 +481,14 @@ check("loss_mask", my_loss_mask)
 # Four times as many, 1,024: the width falls with $1 / \sqrt n$.
 #
 # </details>
+#
+# ## To remember
+#
+# - Pre-training and fine-tuning have one loss; they differ in the texts and in the tokens that count.
+# - The loss hides what is learned when: sentences come in fifty steps, copying from the prompt in some
+#   hundreds.
+# - Fine-tuning imitates what somebody has chosen; it knows neither why that was good nor what would be
+#   worse.
 #
 # Next: [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). How does a number
 # that says "good" or "bad" become a gradient?

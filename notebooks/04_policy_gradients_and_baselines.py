@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 4. Policy gradients from three words
 #
+# **After this page you can** derive the policy gradient in three lines, choose a baseline and prove that
+# it is allowed, say what the ratio and the clip are for, and say what a ratio per token gets wrong.
+#
 # **Why.** A model writes an answer, and somebody says how good it was: one number. There is no
 # right answer to imitate. How do you turn this number into a gradient?
 #
@@ -763,6 +766,14 @@ check("answer_ratio", my_weights)
 #
 # **5. More, if you like.** `check("clipped_surrogate", your_function)` takes the whole loss, (N,
 # T).
+#
+# ## To remember
+#
+# - $\nabla J = \mathbb{E}[R \, \nabla \log \pi]$: what was drawn is pushed by what it earned.
+# - A baseline that does not see the action leaves the average as it is; near the expected reward it takes
+#   most of the noise away.
+# - Old samples need the ratio, the clip ends a push after $\varepsilon$, and the ratio of a token is not
+#   that of the answer.
 #
 # Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). A policy that follows only the reward forgets how to
 # write, so it is held near its start.

@@ -4,6 +4,9 @@
 # **The question.** Many papers changed a line or two of GRPO and gave the result a new name.
 # Which line does each change, and what does the change do?
 #
+# **After this page you can** read a variant of GRPO as a handful of choices, say which line a name
+# changes and when that matters, and choose one by its reason.
+#
 # **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
 # what rewards are divided by, which ratio is held back and how, which groups and which tokens are
 # trained on. This page takes the choices one at a time.
@@ -608,6 +611,14 @@ check("cispo", my_cispo)
 # which the policy fails to end.
 #
 # </details>
+#
+# ## To remember
+#
+# - The average over tokens and the scale of the rewards concern every run; clip and ratio only several
+#   updates per batch, filters only silent groups.
+# - A mean over each answer first lets wrong answers grow, and dividing by the group's deviation lets
+#   answers that hardly differ speak as loudly as others.
+# - Read a name's changed lines before you read its results.
 #
 # Next: [12_verifiable_rewards](12_verifiable_rewards.ipynb). This page's reward was a rule of one line;
 # there you see what it takes to check real answers by a rule.

@@ -3,6 +3,10 @@
 #
 # **The question.** How far can a learned reward be trusted, and what happens beyond that point?
 #
+# **After this page you can** compute gold and KL of the best of n, recognise over-optimisation and say
+# what a run proves of it, say why gold is drawn against the root of the KL, and choose when to stop
+# without gold.
+#
 # **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
 # model that was learned from a limited number of labels. Where the two differ, training finds the
 # difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
@@ -682,5 +686,13 @@ my_choice = None  # a letter
 check("three_starts", my_choice)
 
 # %% [markdown]
+# ## To remember
+#
+# - The proxy rises while gold turns, and a highest point proves nothing until other prompts have
+#   confirmed it.
+# - More labels lift the peak; the distance that has been travelled is the root of the KL.
+# - Without gold, watch the KL, the entropy and a judge that was not trained on; only a fixed reference is
+#   an anchor.
+#
 # Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
 # reward model, so without this proxy.

@@ -3,6 +3,10 @@
 #
 # **The question.** A large model answers well and costs much. How does a small one learn from it?
 #
+# **After this page you can** say which KL a student should lower, why the teacher's log-probability alone
+# makes it silent, split the gradient of the reverse KL into a token's own part and what follows, and
+# choose between a teacher as reward, as loss and as judge of every token.
+#
 # **Why.** A reward model has to be trained on somebody's preferences. A better language model is a judge
 # that exists already, because it gives a probability to every token of every text. There are three
 # ways to use it while the *student* writes: as the reward of a known engine, as the loss of MiniLLM, and
@@ -580,6 +584,13 @@ check("distillation_loss", my_distillation_loss)
 # a second *loss* it works.
 #
 # </details>
+#
+# ## To remember
+#
+# - The teacher's log-probability needs the student's own taken off; alone it pays for silence or for
+#   sameness.
+# - The reverse KL seeks: what the student says, the teacher must find likely.
+# - A verdict on every token teaches faster than one number for the answer.
 #
 # Next: [16_single_model_grpo](16_single_model_grpo.ipynb), an experiment: what if the policy is its own
 # reference?

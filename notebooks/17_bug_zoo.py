@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 17. Reading a run, and the bug zoo
 #
+# **After this page you can** name the numbers that are known before a run, read a run in the right order,
+# recognise ten bugs by their numbers, and say what to look at first when a curve jumps.
+#
 # **Why.** A wrong line in an RL loop raises no error. The run goes on, the curves look like curves,
 # and the reward may even rise. *How do you see from a run's numbers that its code is wrong?*
 #
@@ -232,7 +235,7 @@ guess(4, ...)
 # <summary>After your guess: what case 4 teaches</summary>
 #
 # **A micro-batch is divided by its own responses.** A minibatch of 32 was cut into 20 and 12, and each
-# part took its own mean ([07](07_grpo.ipynb), section 6). `grad_norm` is twice that of the healthy run
+# part took its own mean ([26](26_what_a_loss_is_divided_by.ipynb), section 2). `grad_norm` is twice that of the healthy run
 # from the first step on, and the loss ends more than twice as large. The reward looks the same,
 # because AdamW divides by the size of the gradient. The doctor's rule `loss_is_not_its_sum` finds
 # cases 3 and 4, but cannot distinguish them.
@@ -423,6 +426,14 @@ check("rise_in_errors", rise_in_errors)
 # report, and asks.
 #
 # All rules: [doctor.py](../report/doctor.py), and [the FAQ](../docs/faq.md#the-doctor).
+#
+# ## To remember
+#
+# - Before a batch's first update the ratio is 1; at step 1 the KL is 0.
+# - First ask whether the code is right, then whether there is a signal, and only then whether the reward
+#   rises.
+# - Two numbers that should agree are worth more than one that looks good, and formulas are tested by
+#   hand, not by curves.
 #
 # Next: [18_from_a_gpt2_to_a_qwen](18_from_a_gpt2_to_a_qwen.ipynb). So far the models were small; there
 # the same engines train one that others have published.

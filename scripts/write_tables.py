@@ -265,10 +265,13 @@ def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -
     return markdown([titles[place] for place in places], kept)
 
 
+READ_AFTER = {"25": "18", "26": "07"}  # a page with a later number that belongs behind another one
+
+
 def pages_of_course() -> list[tuple[str, int, int]]:
-    """(name, words of its texts, exercises) of each page."""
-    found = []
-    for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
+    """(name, words of its texts, exercises) of each page, in the order of reading."""
+    found, pages = [], (REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")
+    for page in sorted(pages, key=lambda p: (READ_AFTER.get(p.name[:2], p.name[:2]), p.name)):
         source = page.read_text(encoding="utf-8")
         texts = re.findall(
             r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", source, re.DOTALL | re.MULTILINE
@@ -279,25 +282,28 @@ def pages_of_course() -> list[tuple[str, int, int]]:
     return found
 
 
-AFTER = "**After this page you can** "  # what a page may say of itself in a paragraph
+AFTER = "**After this page you can** "  # what every page says of itself in a paragraph
 
 
-def topic_of(page: str) -> str:
-    """What a page of the course says that one can do after it, or else its title."""
+def title_and_topic(page: str) -> tuple[str, str]:
+    """A page's title without its number, and what it says that one can do after it."""
     source = (REPOSITORY / "notebooks" / f"{page}.py").read_text(encoding="utf-8")
     parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
     paragraphs = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE).split("\n\n")
-    said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
-    return " ".join((said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])).split())
+    said = next(each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER))
+    return re.sub(r"^# (\d+\. )?", "", paragraphs[0]), " ".join(said.split())
 
 
 def course() -> str:
-    """notebooks/README.md: what each page enables, or else its title, and its exercises."""
+    """notebooks/README.md: what each page enables, and its exercises."""
     pages = pages_of_course()
-    rows = [[f"[{n[:2]}]({n}.ipynb)", topic_of(n), str(asked or "")] for n, _, asked in pages]
+    rows = []
+    for name, _, asked in pages:
+        title, topic = title_and_topic(name)
+        rows.append([f"[{name[:2]} {title}]({name}.ipynb)", topic, str(asked or "")])
     words, exercises = sum(page[1] for page in pages), sum(page[2] for page in pages)
     rows.append(["all", f"about {words / 200 / 60:.0f} hours for the words", str(exercises)])
-    titles = ["page", "what it is about, or what you can do after it", "exercises"]
+    titles = ["page", "after it you can", "exercises"]
     return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
 
 
