@@ -142,8 +142,8 @@ plots.diagram("algorithm_map")
 # read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9 and 11 to 13 of
 # the exam.
 #
-# **A week: all of it**, in the order of the numbers, but 26 right after 07 and 25 right after 18. The exam at the end of
-# [22 your own](22_your_own.ipynb) shows what you remember.
+# **A week: all of it**, in the order of the numbers, but 26 right after 07 and 25 right after 18. The
+# exam at the end of [22 your own](22_your_own.ipynb) shows what you remember.
 #
 # **For practice**, if you know the losses and have a model to steer: [23 is it
 # better?](23_is_it_better.ipynb) on evaluating a policy, and [24 from these pieces to a

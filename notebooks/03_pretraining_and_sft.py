@@ -412,9 +412,11 @@ for index in (0, 1, 2):
 # independent. The interval of the difference is therefore taken from differences prompt by prompt.)
 #
 # **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that
-# others are worse. So it gets about as good as the answers that it imitates, and somebody had to
-# choose those. The next pages learn from a reward instead, so the policy can improve on its own
-# answers.
+# others are worse. So it gets about as good as the answers that it imitates, and somebody had to choose
+# those. (Where the policy itself wrote the answers among which somebody chose, this is called rejection
+# sampling or expert iteration, and its gradient is a policy gradient with rewards 0 and 1:
+# [24](24_from_these_pieces_to_a_recipe.ipynb), section 2.) The next pages learn from a reward instead, so
+# the policy can improve on its own answers.
 #
 # ## Where this lives
 #

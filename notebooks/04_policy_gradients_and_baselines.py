@@ -108,6 +108,13 @@ close = (line_3 - TRUE).norm() < 0.05 * TRUE.norm()
 holds(close, "100,000 draws come close to the true gradient")
 
 # %% [markdown]
+# **Why not differentiate through the reward model?** It is a network, so its score has a gradient for
+# what it reads. But it reads *drawn* words, and a draw has no derivative: a logit that rises a little
+# changes how probable a word is, and not the word. (One can draw softly instead, with the Gumbel-softmax,
+# [arXiv:1611.01144](https://arxiv.org/abs/1611.01144). The reward model then reads mixtures of words,
+# which it has never seen.) The policy gradient needs nothing but the reward's value, so a person or a
+# rule may give it.
+#
 # ## 3. REINFORCE by hand
 #
 # For a softmax, the gradient of a log-probability is short: **one-hot minus probabilities**,
@@ -275,6 +282,31 @@ axis.set_ylim(0, None)
 plots.labels(axis, "baseline b", "noise", "Same average for every b, less scatter near E[R]")
 less = mean_and_noise(REWARDS - J)[1] < mean_and_noise(REWARDS)[1] / 3
 holds(less, "the baseline E[R] takes two thirds of the noise away")
+
+# %% [markdown]
+# **Which baseline is the best?** Not quite $\mathbb{E}[R]$. A word's push is $(R - b) \, \nabla \log
+# \pi$, and its scatter is smallest where $\mathbb{E}[(R - b)^2 \, |\nabla \log \pi|^2]$ is. Set the
+# derivative for $b$ to 0:
+#
+# $$b^* = \frac{\mathbb{E} \left[ R \, |\nabla \log \pi|^2 \right]}
+# {\mathbb{E} \left[ |\nabla \log \pi|^2 \right]}$$
+#
+# That is a mean of the rewards, too, but each word counts with the squared length of its gradient,
+# because a long gradient scatters more.
+
+# %%
+length_squared = (one_hot - pi).square().sum(1)  # of each word's gradient
+best = float((pi * length_squared) @ REWARDS / (pi @ length_squared))
+for name, b in (("no baseline", 0.0), ("E[R]", J), ("the best one", best)):
+    print(f"{name:12} b = {b:.2f}, noise {mean_and_noise(REWARDS - b)[1]:.3f}")
+lowest = float(levels[torch.tensor(noises).argmin()])
+holds(abs(lowest - best) < 0.05, "the formula finds the lowest point of the curve")
+
+# %% [markdown]
+# It gains little over $\mathbb{E}[R]$, and it needs the length of the gradient of every single answer. So
+# nobody trains a language model with it, and $\mathbb{E}[R]$ is what critics and groups estimate. (For a
+# state of many actions the formula is in Greensmith et al. 2004, *Variance reduction techniques for
+# gradient estimates*.)
 
 # %%
 plots.explorable("policy_gradient")

@@ -536,6 +536,18 @@ plt.show()
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
 # per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
 #
+# | name | the line that it changes | take it when |
+# | --- | --- | --- |
+# | Dr. GRPO | divides by a constant length, not by the deviation | lengths differ, or rewards hardly do |
+# | DAPO | all tokens in one mean; clip to 1.28; no silent groups | answers are long, many groups silent |
+# | GSPO | one ratio for an answer, the root of the product | answers are long; mixtures of experts |
+# | GMPO | clips each token's ratio before that mean | single tokens move far |
+# | CISPO | the ratio is a bounded weight without a gradient | rare, decisive words should go on learning |
+# | SAPO | a sigmoid in the place of the clip's edge | many tokens sit at the edge |
+# | dual clip | bounds the push on a bad token | bad tokens have become much likelier |
+# | MaxRL | divides rewards of 0 and 1 by the group's mean | hard prompts should count more |
+# | KL-Cov, Clip-Cov | hold back the few tokens that lower the entropy most | the entropy collapses |
+#
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #
 # ## 9. Exercises

@@ -332,6 +332,32 @@ holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 # end at different distances cannot be compared by their end points. (Its two curves are of different
 # prompts: compare shapes only.)
 #
+# **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
+# e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
+# step $t$ each time:
+
+# %%
+begins, pays = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([3.0, 2.0, 1.0])
+rows = []
+for t in (0.05, 0.1, 0.2, 0.4):
+    moved = (begins + t * pays).log_softmax(0)
+    nats = float((moved.exp() * (moved - begins)).sum())
+    rows.append([t, nats, nats**0.5, float((moved.exp() - begins.exp()) @ pays)])
+plots.table(["step", "KL", "root of the KL", "gain in reward"], rows, number=".4f")
+holds(
+    abs(rows[1][1] / rows[0][1] - 4) < 0.2, "a step that is twice as long costs four times the KL"
+)
+holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
+
+# %% [markdown]
+# A step of twice the length gains twice as much reward and costs four times the KL, because the KL is 0
+# at its lowest point, where it has no slope and begins like a square. So the *root* of the KL is the
+# length of the way, and over it the reward begins as a straight line: with a proxy that is right, it
+# would go on. How it bends is what Gao et al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760))
+# fitted, gold $= d \, (\alpha - \beta d)$ for best-of-n and $d \, (\alpha - \beta \log d)$ for
+# reinforcement learning, with $d = \sqrt{\mathrm{KL}}$. Over the KL itself the first nat would hide most
+# of the curve.
+#
 # ## 5. What was exploited
 #
 # The texts show it first. One prompt, at the start, where gold was highest, and at the end:
