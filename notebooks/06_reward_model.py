@@ -158,7 +158,6 @@ check("bradley_terry_loss", my_bradley_terry_loss)
 # ```
 #
 # </details>
-
 #
 # ## 2. The score is read at the last token
 #
@@ -264,7 +263,6 @@ check("mean_score", my_mean_score)
 # ```
 #
 # </details>
-
 #
 # With the mean a prefix need not be read again: its score (without an added EOS) is the mean of the scores
 # so far, so that one pass gives a number after every word.
@@ -291,7 +289,6 @@ check("prefix_scores", my_prefix_scores)
 # ```
 #
 # </details>
-
 #
 # ## 3. A noisy annotator
 #
@@ -617,7 +614,6 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 # A policy that is trained against such a model will find out. A reward model is a **proxy**, and
 # optimising a proxy far enough makes the truth worse (Gao et al. 2023,
 # [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)). [13](13_when_the_proxy_breaks.ipynb) does it.
-
 #
 # ### Box: length, found and taken out
 #
@@ -772,7 +768,6 @@ check("kappa", my_kappa)
 # ```
 #
 # </details>
-
 #
 # ### Box: a judge that answers in words
 #
@@ -802,7 +797,6 @@ check("kappa", my_kappa)
 # The model is [reward_model/scalar_head.py](../reward_model/scalar_head.py), the loss
 # [reward_model/loss.py](../reward_model/loss.py). [data/README.md](../data/README.md) describes the
 # format of a file of comparisons.
-
 #
 # ## Exercises
 #

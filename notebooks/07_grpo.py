@@ -201,9 +201,10 @@ def naive_grpo_loss(log_probs, old_log_probs, ref_log_probs, A, mask, eps=0.2, b
 
 
 # %% [markdown]
-# For the kettle the loss needs three probabilities of each word: *when it was sampled*, *now* (the policy
-# has taken a step or two since), and under the *reference*, the frozen copy from before training. Think of
-# a policy whose first word is "It", "Good" or "I":
+# For the kettle the loss needs three probabilities of each word: under the *reference*, the frozen copy
+# from before training; *when it was sampled*; and *now*, after a step or two. Think of a policy whose
+# first word is "It", "Good" or "I". In the next cell the entry `"It is"` holds the three probabilities of
+# "is" after "It":
 
 # %%
 WORDS = {  # probabilities: reference, when sampled, now
@@ -235,13 +236,14 @@ holds(math.isclose(naive, -0.037844, abs_tol=1e-6), "the loss is -0.037844")
 # %% [markdown]
 # **Check one word by hand.** "I" opens D, the best answer. Its ratio is 0.38 / 0.30 = 1.27. The answer was
 # good and the word has already become 27% likelier, which is more than the 20% that the clip allows, so
-# $1.2 \cdot 1.16 = 1.39$ counts. The KL term takes $0.04 \cdot 0.17$ off.
+# $1.2 \cdot 1.16 = 1.39$ counts. The KL term takes $0.04 \cdot 0.17$ off; section 3 computes this 0.17.
 #
 # **Both signs of the advantage, in words.** A word of a *good* answer is pushed up until it is 20%
 # likelier than when it was sampled; then it is left alone. If it has become less likely meanwhile,
-# because other words pulled, it is still pushed up. A word of a *bad* answer is pushed down until it is
-# 20% less likely; then it is left alone. If it has become *likelier* meanwhile, it is pushed down all the
-# harder, with its ratio as the weight. The example has one word of each kind:
+# because other words pulled, it is still pushed up, with its ratio as the weight. A word of a *bad*
+# answer is pushed down until it is 20% less likely; then it is left alone. If it has become *likelier*
+# meanwhile, it is pushed down all the harder, again with its ratio as the weight. The example has one
+# word of each kind:
 #
 # | word and ratio | has become likelier | has become less likely |
 # | --- | --- | --- |

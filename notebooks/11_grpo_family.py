@@ -62,6 +62,8 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 # %% [markdown]
 # ## 1. Names are bundles of choices
 #
+# *All variants side by side, as changed lines of one function.*
+#
 # GRPO's loss once more, for groups of $G$ responses with rewards $R$:
 #
 # $$\mathcal{L} = -\frac{1}{N} \sum_i \frac{1}{L_i} \sum_t \min \left[ \rho_{i,t} A_i,
@@ -201,6 +203,8 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 # %% [markdown]
 # ## 2. `reducer`: what a token of a long answer weighs
 #
+# *The first choice: how the losses of tokens are averaged.*
+#
 # GRPO averages over the tokens of a response first, then over responses (`sequence_mean`;
 # arXiv:2402.03300, Eq. 3). So a token of a long response weighs less than a token of a short one. DAPO
 # ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once
@@ -314,6 +318,8 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
 #
 # ## 3. `reward_scale`: which prompts dominate
 #
+# *The second choice: what rewards are divided by.*
+#
 # $$A_i = \frac{R_i - \mathrm{mean}(R_{1..G})}{\mathrm{std} + \epsilon}, \qquad \mathrm{std}
 # \text{ of the group, of the batch, or } 1$$
 #
@@ -343,6 +349,8 @@ for scale in ("group", "batch", "none"):
 #
 # ## 4. `clip_high`: room for what is rare
 #
+# *The third choice: how far a rare word may rise in one batch.*
+#
 # The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain
 # in one batch, but a token with probability 0.01 may only reach 0.012. So what is rare stays rare, and the
 # entropy falls. Therefore DAPO (section 3.1) raises the upper end to 0.28. Other remedies against a falling
@@ -357,6 +365,8 @@ plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0
 # and no clip range does anything: look at `clip_high_fraction` before believing in one.
 #
 # ## 5. `surrogate`: one ratio per response
+#
+# *The fourth choice: a ratio for each token, or one for the answer.*
 #
 # The reward belongs to the response, the ratio to the token. GSPO
 # ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), Eqs. 5 and 7) takes one ratio per response,
@@ -428,6 +438,8 @@ holds(
 #
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
+# *The fifth choice: what becomes of a token that has moved too far.*
+#
 # GRPO's clip takes the gradient of such a token away. A rare but decisive token ("wait", "however") is
 # often the first to move far, and then teaches nothing more in this batch. CISPO
 # ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere
@@ -492,6 +504,8 @@ holds(
 #
 # ## 7. `sampling_filter`: which groups are trained on
 #
+# *The last choice: which groups take part at all.*
+#
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
 # that happens with probability $p^G + (1 - p)^G$. For the success rates printed in section 1 that is
 # nearly four in ten groups of eight, most of them of the easiest prompts.
@@ -530,6 +544,8 @@ plt.show()
 # cost more, it may.
 #
 # ## 8. Which one?
+#
+# *All names in one table.*
 #
 # At equal KL only MaxRL differs significantly from GRPO in our worlds, on sums
 # ([archive](../docs/archive.md#one-budget)), and with three starts the others are undecided, not equal.

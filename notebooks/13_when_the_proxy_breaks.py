@@ -7,11 +7,13 @@
 # what a run proves of it, say why gold is drawn against the root of the KL, and choose when to stop
 # without gold.
 #
-# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
-# model that was learned from a limited number of labels. Where the two differ, training finds the
-# difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
-# and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
-# world of reviews exactly; in real life nobody does, which is why this is worth seeing once.
+# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward model
+# that was learned from a limited number of labels. Where the two differ, training finds the difference:
+# *reward hacking*, or over-optimisation. Here we train a reward model on too few labels and optimise it
+# until it breaks, with the gold reward beside it. We know the gold reward of our world of reviews
+# exactly; in real life nobody does, which is why this is worth seeing once. The thought is older than the
+# field: the economist Goodhart wrote in 1975 that a regularity tends to collapse once it is used for
+# control.
 #
 # **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
 # [05, what a KL is](05_what_a_kl_is.ipynb).
@@ -712,6 +714,12 @@ my_choice = None  # a letter
 check("three_starts", my_choice)
 
 # %% [markdown]
+# **To read on.** Gao et al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), because they measured
+# the law with a gold model that could be asked as often as they liked; Stiennon et al.
+# ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), section 4.3, because there people judge the
+# summaries of policies that have gone too far; and
+# [docs/overoptimisation.md](../docs/overoptimisation.md), for the runs with all seeds.
+#
 # ## To remember
 #
 # - The proxy rises while gold turns, and a highest point proves nothing until other prompts have

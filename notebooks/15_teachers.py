@@ -25,6 +25,11 @@
 # The student is the policy, so it is $\pi$ as on all pages, and $\pi_T$ is the teacher. (MiniLLM's paper
 # and the docstrings of the engines call the teacher $p$ and the student $q$.)
 #
+# Distillation began the other way round: Hinton et al. 2015
+# ([arXiv:1503.02531](https://arxiv.org/abs/1503.02531)) let the student copy all probabilities of the
+# teacher on given examples, which is the forward KL. That the student writes and the teacher judges came
+# with 2023.
+#
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb) (the two directions),
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) and [07_grpo](07_grpo.ipynb).
 #
@@ -602,6 +607,11 @@ check("distillation_loss", my_distillation_loss)
 # a second *loss* it works.
 #
 # </details>
+#
+# **To read on.** MiniLLM ([arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), because it derives the
+# split of section 5; Agarwal et al. ([arXiv:2306.13649](https://arxiv.org/abs/2306.13649)), because they
+# compare who writes the texts and which divergence falls, one at a time; and [the
+# archive](../docs/archive.md#distillation), for longer runs.
 #
 # ## To remember
 #

@@ -90,16 +90,10 @@ holds(
 
 # %% tags=["hide-input"]
 figure, axes = plots.panels(4, height=2.5, width=11)
-figure.suptitle(
-    "Only the mean of means lets a token of a long answer weigh less", x=0.01, ha="left"
-)
+figure.suptitle("Only GRPO lets a token of a long answer weigh less", x=0.01, ha="left")
 for axis, (name, weight) in zip(axes, of_a_token.items(), strict=True):
-    plots.bars(
-        dict(zip("ABCD", weight, strict=True)),
-        axis=axis,
-        title=f"divided by\n{name}",
-        ylim=(0, 0.28),
-    )
+    bars = dict(zip("ABCD", weight, strict=True))
+    plots.bars(bars, axis=axis, title=f"divided by\n{name}", ylim=(0, 0.28))
     axis.set(xlabel="answer (5, 3, 1, 1 tokens)", ylabel="weight of a token")
     axis.label_outer()
 plt.show()
@@ -171,16 +165,16 @@ plt.show()
 # - **Answers of the batch**: right, however the batch is cut.
 # - **Answers of the part**: D, which is alone, weighs 1 instead of a quarter. With twice as many parts the
 #   gradient becomes about twice as long.
-# - **... and number of parts**: this is the *mean of means*. The total looks plausible, but D weighs three
-#   times as much as each of the others. With parts of equal size it is right, so a test with equal parts
-#   passes.
+# - **... and number of parts**: this is the *mean of the parts' means*. The total looks plausible, but D
+#   weighs three times as much as each of the others. With parts of equal size it is right, so a test with
+#   equal parts passes.
 # - **Size of a full part**: all weights are equal and too large. No training curve shows this, because
 #   AdamW divides a gradient by its usual size and the clipping of the gradient shortens what is too long.
 #
 # A mean over *tokens* is cut wrongly even more easily. The two parts hold nine tokens and one, so their
-# own means are 14 / 9 and 6, and the mean of these is 3.8 instead of 2. Parts with equally many rows have
-# different numbers of tokens, so the mean of means is wrong there for nearly every cut. The training
-# loops of large libraries had this mistake until [October
+# own means are 14 / 9 and 6, and the mean of these two is 3.8 instead of 2. Parts with equally many rows
+# have different numbers of tokens, so the mean of the parts' means is wrong there for nearly every cut.
+# The training loops of large libraries had this mistake until [October
 # 2024](https://huggingface.co/blog/gradient_accumulation).
 
 # %%
@@ -195,7 +189,7 @@ holds(of_means > 3.7, "the mean of the parts' means is nearly twice as large")
 # %% [markdown]
 # ## 3. Does it matter? The same cut with a real model
 #
-# *The toy had weights of answers. A model has a gradient, and a wrong weight can turn it.*
+# *So far a wrong divisor changed weights. In a model these weigh gradients, and the sum can turn.*
 #
 # The course's base model answers one prompt four times, the kept reward model scores the answers, and the
 # batch is cut so that the best answer is alone, as D was. What becomes of the gradient?
@@ -231,15 +225,15 @@ for name, divisor in DIVISORS.items():
     print(f"{name:23} {length:.2f} times as long, cosine {cosines[name]:.3f}")
 base.zero_grad(set_to_none=True)
 holds(cosines["answers of the batch"] > 0.9999, "divided by the batch, parts add up")
-holds(cosines["... and number of parts"] < 0.99, "the mean of means has another direction")
+holds(cosines["... and number of parts"] < 0.99, "the mean of parts' means turns the gradient")
 
 # %% [markdown]
 # A cosine of 1 means that the step goes the same way, and the optimizer forgives another length. A cosine
 # below 1 means another direction, and no learning rate mends that.
 #
-# **How one finds it in a run.** The reward shows nothing. The norm of the gradient does: cut the same batch
-# into twice as many parts, and `grad_norm` must not move. Case 4 of the [bug zoo](17_bug_zoo.ipynb) is this
-# mistake.
+# **How one finds it in a run.** The reward shows nothing. The norm of the gradient does: cut the same
+# batch into twice as many parts, and `grad_norm` must not move. (The [bug zoo](17_bug_zoo.ipynb) has a
+# run with this mistake among its cases.)
 #
 # ## 4. Two ranks
 #
@@ -262,14 +256,15 @@ holds(sum(own_share) == 3, "added up, the shares of the ranks are the loss of th
 holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
 
 # %% [markdown]
-# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3
-# if it is added up, and half of that if it is averaged. So where gradients are averaged over ranks, each
-# loss has to be multiplied by the number of ranks. This repository adds up.
+# The mean of each rank, averaged, gives 4: a mean of the parts' means again. The share of the whole batch
+# gives 3 if it is added up, and half of that if it is averaged. So where gradients are averaged over
+# ranks, each loss has to be multiplied by the number of ranks. This repository adds up.
 #
 # Ranks have different numbers of answers as soon as some are left out, and different numbers of tokens
 # always. One rule covers all cases: **count what the whole step has, over all parts and all ranks, before
-# the first `backward`, and divide by that.** In the engines it is the argument `responses=len(rows)` of the
-# loss; [docs/ranks.md](../docs/ranks.md) says how ranks share the count.
+# the first `backward`, and divide by that.** In the engines, which call an answer a response, it is the
+# argument `responses=len(rows)` of the loss; [docs/ranks.md](../docs/ranks.md) says how ranks share the
+# count.
 #
 # ## Exercise
 #
@@ -325,7 +320,8 @@ check("part_of_the_loss", my_part)
 # - A mean over tokens, then over answers, gives a token of a long answer less weight, and so lets wrong
 #   answers grow; the other divisors treat all tokens alike.
 # - Divide by what the whole *step* has, over all parts and ranks, and count it before the first `backward`.
-# - A constant factor is forgiven by Adam; a mean of means turns the gradient and is forgiven by nobody.
+# - A constant factor is forgiven by Adam; a mean of the parts' means turns the gradient and is forgiven
+#   by nobody.
 #
 # Next: [08_kl_estimators](08_kl_estimators.ipynb), the page after 07: GRPO puts k3 into its loss, and is
 # its gradient that of the KL?
