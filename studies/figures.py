@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.command_line import run_command
 from harness.files import display_path, read_object
 from harness.paths import REPOSITORY
-from studies import archive, preferences, real_model
+from studies import archive, real_model
 from studies.claims import __main__ as claims
 from studies.overoptimisation.figures import DRAWN
 
@@ -41,7 +41,6 @@ def draw_all(out: Path) -> None:
     records = read_object(DOCS / "claims.json")["claims"]
     claims.draw(records, claims.gathered(out, DOCS), out)
     real_model.picture(read_object(RECORDINGS / "real_model.json"), out / "real_model.png")
-    preferences.picture(read_object(DOCS / "preferences.json"), out / "preferences.png")
 
 
 def main(config: FiguresConfig) -> None:
