@@ -384,12 +384,18 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # *Comparisons, loss and score meet: a small model learns.*
 #
 # All layers below the head start from the base model, which already knows the language, and the head starts
-# random. There is only one pass over the data, to keep this page short: three are better here. With the
-# seeds 0, 1 and 2 one pass orders 0.74, 0.72 and 0.70 of the held-out pairs as gold does, and three passes
-# order 0.77, 0.81 and 0.77. Accuracy on the labels rises by 0.03 to 0.05 as well, so the second pass does
-# not yet learn the labels' errors by heart. (The model of [13](13_when_the_proxy_breaks.ipynb) has 480
-# comparisons and three passes, and is as good as this one, although not on the same pairs.) Watch the
-# accuracy on held-out pairs, and stop where it falls.
+# random. There is only one pass over the data, to keep this page short: three are better here. The share of
+# held-out pairs that this small model orders as gold does, with three seeds:
+#
+# | | seed 0 | seed 1 | seed 2 |
+# | --- | --- | --- | --- |
+# | one pass | 0.74 | 0.72 | 0.70 |
+# | three passes | 0.77 | 0.81 | 0.77 |
+#
+# Accuracy on the labels rises as well, by 0.03 or more, so the later passes do not yet learn the labels'
+# errors by heart. (The model of [13](13_when_the_proxy_breaks.ipynb) has 480 comparisons and three
+# passes, and is as good as this one, although not on the same pairs.) Watch the accuracy on held-out
+# pairs, and stop where it falls.
 
 # %%
 config = reward_model_training.RewardModelConfig(
@@ -488,11 +494,11 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # **How many pairs are enough for you?** Train on a quarter, a half and all of them, and draw the held-out
 # accuracy over the number of pairs, with its interval. One doubling says little: in the curve below two
 # doublings in a row add nothing and the next one adds five points. Judge by the whole curve instead, with
-# more than one seed at each point. More pairs cannot lift it above the ceiling, and where it has been flat
-# over a factor of eight or more below it, first try a larger model, more passes or better labels. Recorded
-# from a published model of 135 million weights, on pairs of a more and a less polite answer, which have
-# fewer errors: two passes, but at least 50 steps of 8 pairs
-# ([docs/real_model.md](../docs/real_model.md#preferences)):
+# more than one seed at each point. More pairs cannot lift it above the ceiling. Where it has been flat
+# while the pairs became eight times as many, and still lies below the ceiling, try a larger model, more
+# passes or better labels first. The curve is recorded from a published model of 135 million weights, on
+# pairs of a more and a less polite answer, which have fewer errors. Each point had two passes, but at
+# least 50 steps of 8 pairs ([docs/real_model.md](../docs/real_model.md#preferences)):
 
 # %% tags=["hide-input"]
 recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
@@ -603,13 +609,18 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 
 # %% [markdown]
 # Tone is in the answer itself, and a few thousand comparisons teach it with every seed. Manners they
-# teach less surely: after one pass the rude closing is noticed in 0.26 of the answers with seed 0, in
-# 1.00 with seed 1 and in 0.96 with seed 2, and in all of them after three passes. Whether the answer is
-# about **the prompt's** item, or speaks to **the prompt's** person, has to be compared across a distance.
-# The small model sees little of that: its share for the item is 0.52 in this run, close to a coin's, and
-# three passes bring it to 0.54, 0.86 and 0.74 with the three seeds. The kept model, with 37 times as many
-# comparisons, has learned the item, but the name remains close to a coin. Neither the loss nor the
-# accuracy hinted at this.
+# teach less surely, and whether the answer is about **the prompt's** item, or speaks to **the prompt's**
+# person, has to be compared across a distance. With three seeds, so that you see what is luck:
+#
+# | noticed by the small model | seed 0 | seed 1 | seed 2 |
+# | --- | --- | --- | --- |
+# | rude closing, one pass | 0.26 | 1.00 | 0.96 |
+# | rude closing, three passes | 1.00 | 1.00 | 1.00 |
+# | another item, one pass | 0.52 | 0.66 | 0.53 |
+# | another item, three passes | 0.54 | 0.86 | 0.74 |
+#
+# The kept model, with 37 times as many comparisons, has learned the item, but the name remains close to a
+# coin. Neither the loss nor the accuracy hinted at any of this.
 #
 # A policy that is trained against such a model will find out. A reward model is a **proxy**, and
 # optimising a proxy far enough makes the truth worse (Gao et al. 2023,
@@ -620,7 +631,7 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 # Longer answers win more often in most sets of comparisons, partly because they say more and partly
 # because they are long. A reward model learns both, and a policy then learns to write long answers
 # (Singhal et al. 2023, [arXiv:2310.03716](https://arxiv.org/abs/2310.03716)). One finds it with the
-# baseline "the longer one wins" of section 5, and with the fault of section 6: lengthen an answer without
+# baseline "the longer one wins" of section 5, or by one more way to spoil an answer: make it longer without
 # saying more. There are four ways to take it out:
 #
 # - **In the data**: compare answers of like length, or add pairs in which the shorter one is better.

@@ -552,6 +552,8 @@ plt.show()
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
 # per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
 #
+# What each name changes in the six lines of section 1, and the reason to take it:
+#
 # | name | the line that it changes | take it when |
 # | --- | --- | --- |
 # | Dr. GRPO | divides by a constant length, not by the deviation | lengths differ, or rewards hardly do |
