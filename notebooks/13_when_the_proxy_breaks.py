@@ -354,11 +354,11 @@ holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
 # %% [markdown]
 # A step of twice the length gains twice as much reward and costs four times the KL, because the KL is 0
 # at its lowest point, where it has no slope and begins like a square. So the *root* of the KL is the
-# length of the way, and over it the reward begins as a straight line: with a proxy that is right, it
-# would go on. How it bends is what Gao et al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760))
-# fitted, gold $= d \, (\alpha - \beta d)$ for best-of-n and $d \, (\alpha - \beta \log d)$ for
-# reinforcement learning, with $d = \sqrt{\mathrm{KL}}$. Over the KL itself the first nat would hide most
-# of the curve.
+# length of the way, and over it the reward begins as a straight line. Later it bends: with the right
+# reward because little is left to gain, and with a proxy because gold turns. How it bends is what Gao et
+# al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) fitted, gold $= d \, (\alpha - \beta d)$ for
+# best-of-n and $d \, (\alpha - \beta \log d)$ for reinforcement learning, with $d = \sqrt{\mathrm{KL}}$.
+# Over the KL itself the first nat would hide most of the curve.
 #
 # ## 5. What was exploited
 #

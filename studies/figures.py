@@ -38,6 +38,7 @@ def draw_all(out: Path) -> None:
     archive.draw_budget(numbers, out)
     archive.draw_curves(numbers, out)
     archive.draw_off_policy((DOCS / "archive.md").read_text(encoding="utf-8"), out)
+    archive.draw_preferences(read_object(DOCS / "preferences_48_tokens.json"), out)
     records = read_object(DOCS / "claims.json")["claims"]
     claims.draw(records, claims.gathered(out, DOCS), out)
     real_model.picture(read_object(RECORDINGS / "real_model.json"), out / "real_model.png")

@@ -19,6 +19,7 @@ from data.files.read import read_preferences, read_prompts
 from data.records import key_of, split_of
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.paths import REPOSITORY
 from reward_model.scalar_head import RewardModel
 from studies.bench import Bench, kl_of_best, one_each
 from studies.preferences import measure, pairs
@@ -115,12 +116,12 @@ def test_every_third_of_the_instructions_is_held_out_once_and_teaches_its_judge(
 @pytest.mark.parametrize(
     ("asked", "reference", "answer", "right"),
     [
-        ("The boiling point of nitrogen?", "It is -195.8 degrees.", "At 32 degrees it boils.", False),
-        ("The boiling point of nitrogen?", "It is -195.8 degrees.", "It is -195.8 degrees.", True),
+        ("How hot does nitrogen boil?", "It is -195.8 degrees.", "At 32 degrees it boils.", False),
+        ("How hot does nitrogen boil?", "It is -195.8 degrees.", "It is -195.8 degrees.", True),
         ("What is 7 kilometres?", "7 kilometres is 7,000 metres.", "That is 7000 m.", True),
         ("What is 7 kilometres?", "7 kilometres is 7,000 metres.", "70 m, or 7000 m.", False),
-        ("The capital of Sweden?", "The capital of Sweden is Stockholm.", "Kindly: Stockholm.", True),
-        ("The capital of Sweden?", "The capital of Sweden is Stockholm.", "Sweden.", False),
+        ("What is Sweden's capital?", "Sweden's capital is Stockholm.", "Kindly: Stockholm.", True),
+        ("What is Sweden's capital?", "Sweden's capital is Stockholm.", "Sweden.", False),
         ("Write a sentence with rain.", "The heavy rain kept all people at home.", "Rain.", None),
     ],
 )  # fmt: skip
@@ -243,5 +244,12 @@ def test_the_seeds_of_a_policy_stand_together() -> None:
     found = by_policy({"policies": {name: {"name": name} for name in names}}, "polite")
     assert {name: [row["name"] for row in rows] for name, rows in found.items()} == {
         "as published": ["polite-start"], "DPO": ["polite-dpo-0"],
-        "the four commands": ["polite-grpo-1", "polite-grpo-0"],
+        "the printed commands": ["polite-grpo-1", "polite-grpo-0"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sample_pairs.jsonl", "sample_pairs_by_people.jsonl"])
+def test_each_sample_of_docs_has_sixty_pairs_that_open(name: str) -> None:
+    found = read_preferences(REPOSITORY / "docs" / name)
+    assert len(found.records) == 60 and not found.dropped
+    assert {*found.splits} == {"train", "validation", "test"} and all(found.splits.values())

@@ -35,7 +35,7 @@ SHOWN = 24  # answers of each policy in the recording
 JUDGES = {"judge": "the other half's reward model", "words": "words", "rule": "polite words"}
 POLICIES = {  # of a job's name, in the order of tables
     "start": "as published", "again": "drawn again until it ends", "best": "best of 8, same payer",
-    "finetuning": "fine-tuning on chosen", "dpo": "DPO", "grpo": "the four commands",
+    "finetuning": "fine-tuning on chosen", "dpo": "DPO", "grpo": "the printed commands",
     "lora": "the same with LoRA", "priced": "the same, a missing end costs 1",
 }  # fmt: skip
 
