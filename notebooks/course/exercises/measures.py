@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from course.exercises.batches import Arguments, number, ragged_mask
+from conformance.batches import Arguments, number, ragged_mask
 from course.exercises.entries import case, exercise, lengths
 
 
