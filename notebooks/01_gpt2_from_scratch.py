@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 1. GPT-2 from scratch
 #
+# **After this page you can** compute attention by hand, write GPT-2's forward pass in twenty lines, count
+# its weights, and say what temperature and top-p do to the probabilities that later pages need.
+#
 # **Why.** What happens between a row of tokens and the probability of the next one? A policy is a
 # GPT whose next-token probabilities we use. A reference is a frozen copy of it, and a reward model
 # or a value model is a GPT with another head. So if you know what goes into this one network and
@@ -515,6 +518,13 @@ check("top_p", my_top_p)
 # row gets its own copy of the prompt's keys and values.
 #
 # </details>
+#
+# ## To remember
+#
+# - A column sees only what stands before it, so changing a token changes nothing before it.
+# - Column $j$ of the logits is about token $j + 1$.
+# - For reinforcement learning, sample from the full distribution and score with the sampler's
+#   temperature.
 #
 # Next: [02_tokens_padding_masks](02_tokens_padding_masks.ipynb). The same for a batch of prompts and
 # responses with padding, where most mistakes are made.

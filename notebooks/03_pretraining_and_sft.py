@@ -3,6 +3,9 @@
 #
 # **The question.** Where does a policy get its first words from?
 #
+# **After this page you can** train a small language model, choose which tokens its loss counts, fine-tune
+# it on good answers, and say what fine-tuning cannot do.
+#
 # **Why.** Reinforcement learning can only make likelier what a policy already does now and then.
 # Pre-training gives it a language, supervised fine-tuning (**SFT**) shows it good answers. Both
 # come before reinforcement learning in the usual recipe (InstructGPT, Ouyang et al. 2022,
@@ -409,9 +412,11 @@ for index in (0, 1, 2):
 # independent. The interval of the difference is therefore taken from differences prompt by prompt.)
 #
 # **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that
-# others are worse. So it gets about as good as the answers that it imitates, and somebody had to
-# choose those. The next pages learn from a reward instead, so the policy can improve on its own
-# answers.
+# others are worse. So it gets about as good as the answers that it imitates, and somebody had to choose
+# those. (Where the policy itself wrote the answers among which somebody chose, this is called rejection
+# sampling or expert iteration, and its gradient is a policy gradient with rewards 0 and 1:
+# [24](24_from_these_pieces_to_a_recipe.ipynb), section 2.) The next pages learn from a reward instead, so
+# the policy can improve on its own answers.
 #
 # ## Where this lives
 #
@@ -478,6 +483,14 @@ check("loss_mask", my_loss_mask)
 # Four times as many, 1,024: the width falls with $1 / \sqrt n$.
 #
 # </details>
+#
+# ## To remember
+#
+# - Pre-training and fine-tuning have one loss; they differ in the texts and in the tokens that count.
+# - The loss hides what is learned when: sentences come in fifty steps, copying from the prompt in some
+#   hundreds.
+# - Fine-tuning imitates what somebody has chosen; it knows neither why that was good nor what would be
+#   worse.
 #
 # Next: [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). How does a number
 # that says "good" or "bad" become a gradient?

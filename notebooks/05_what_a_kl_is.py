@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 5. What a KL divergence is
 #
+# **After this page you can** compute a KL in nats, tell its two directions apart, convert nats per token
+# into nats per response, and say what changes when the KL moves from the reward into the loss.
+#
 # **Why.** A policy that only follows a reward forgets everything else: grammar, variety, sense. So
 # RLHF holds it on a leash. It may move away from the model it started from, but it has to pay for
 # the distance. The distance is a KL divergence. What does it measure, in which unit, in which
@@ -534,6 +537,14 @@ check("kl_in_reward", my_token_rewards)
 # formula means, is a sum.
 #
 # </details>
+#
+# ## To remember
+#
+# - The reverse KL averages over what the policy says: saying what the reference never says costs without
+#   bound, dropping an answer costs little.
+# - Keeping the best share $s$ of all answers costs $\log(1/s)$ nats, so a few nats buy much selection.
+# - $\beta$ is an exchange rate, so it can be copied only with its place and the unit of the reward;
+#   between runs compare the KL that they reach.
 #
 # Next: [06_reward_model](06_reward_model.ipynb). So far somebody handed us the rewards. Where do
 # they come from when only people know what is good?

@@ -4,6 +4,10 @@
 # **The question.** RLHF replaces a KL divergence by one number per sampled token. Which number has
 # the right *value*, and which has the right *gradient*?
 #
+# **After this page you can** say for k1, k2 and k3 which has the right value and which the right
+# gradient, in the reward and in the loss, with new samples and with old ones, and hold a KL term of your
+# own against the truth.
+#
 # **Why.** They are not the same, and training uses the gradient alone. This page computes both on
 # distributions small enough to list, so "exact" means exact.
 #
@@ -541,6 +545,14 @@ holds(verdict.status == "mistake", "it can name the mistake")
 # [conformance kit](../conformance/README.md), which tries a function on worked cases and can name the
 # mistake: `python -m conformance mine.py:published`. It does not see whether a function is called with the
 # right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
+#
+# ## To remember
+#
+# - An estimate with the right value can have any gradient, and training uses the gradient alone.
+# - k1 belongs in the reward, and as a loss it does nothing on average; k2 as a loss has the gradient of
+#   the reverse KL, k3 that of the forward one.
+# - Old samples need the ratio, differentiated as well; for whole responses only k1 in the reward is
+#   exact.
 #
 # Next: [09_ppo](09_ppo.ipynb). GRPO gives every token of an answer the same advantage. PPO asks which
 # *token* was good.

@@ -3,6 +3,9 @@
 #
 # **The question.** A response of twenty tokens scored 0.9. Which of the twenty earned it?
 #
+# **After this page you can** compute GAE by hand, say what $\lambda$ trades against what, make a critic's
+# target and say why it stays fixed, read the explained variance, and say what a critic costs.
+#
 # **Why.** GRPO gives every token of a response the same advantage. That is fair on average and
 # noisy in each case. PPO asks at every token whether things have just become better or worse than
 # expected. For that it needs a prediction, made by a **critic**: a second network that predicts how
@@ -736,6 +739,13 @@ check("value_loss", my_value_loss)
 # too, the first update is the same with a moving target.
 #
 # </details>
+#
+# ## To remember
+#
+# - A TD error is what one word was worth; GAE adds up the later ones with shrinking weights.
+# - The critic's target is $A + V_{old}$, made once for a batch, before the advantages are whitened.
+# - A critic costs a second trained model, and helps as far as its forecast is right: look at the
+#   explained variance.
 #
 # Next: [10_rloo_and_reinforce_plus_plus](10_rloo_and_reinforce_plus_plus.ipynb), which leaves the critic
 # out again. What can an answer be compared with then?

@@ -4,6 +4,9 @@
 # **The question.** PPO compares an action with what its critic expected. Without a critic,
 # what can we compare it with?
 #
+# **After this page you can** compute the advantages of RLOO and of both forms of REINFORCE++, write down
+# their whole losses, and recognise the whitening that erases the reward.
+#
 # **Why.** PPO was made for games, for a policy that starts from nothing. A fine-tuned language model is
 # good before RL begins, and one reward comes at the end. Two papers draw two conclusions:
 #
@@ -599,5 +602,13 @@ check("batch_normalised", my_batch_normalised)
 # group is the batch.
 #
 # </details>
+#
+# ## To remember
+#
+# - RLOO compares an answer with the mean of the others, adds its tokens up, and takes the KL off the
+#   reward before the baseline.
+# - REINFORCE++ takes the batch as the baseline and PPO's ratio and clip; with groups the group's mean is
+#   taken off first.
+# - Normalise over the batch, never over one response: that erases the reward and raises no error.
 #
 # Next: [11_grpo_family](11_grpo_family.ipynb): a dozen papers, each of which changes one of these choices.

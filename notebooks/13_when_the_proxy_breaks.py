@@ -3,11 +3,17 @@
 #
 # **The question.** How far can a learned reward be trusted, and what happens beyond that point?
 #
-# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
-# model that was learned from a limited number of labels. Where the two differ, training finds the
-# difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
-# and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
-# world of reviews exactly; in real life nobody does, which is why this is worth seeing once.
+# **After this page you can** compute gold and KL of the best of n, recognise over-optimisation and say
+# what a run proves of it, say why gold is drawn against the root of the KL, and choose when to stop
+# without gold.
+#
+# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward model
+# that was learned from a limited number of labels. Where the two differ, training finds the difference:
+# *reward hacking*, or over-optimisation. Here we train a reward model on too few labels and optimise it
+# until it breaks, with the gold reward beside it. We know the gold reward of our world of reviews
+# exactly; in real life nobody does, which is why this is worth seeing once. The thought is older than the
+# field: the economist Goodhart wrote in 1975 that a regularity tends to collapse once it is used for
+# control.
 #
 # **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
 # [05, what a KL is](05_what_a_kl_is.ipynb).
@@ -327,6 +333,32 @@ holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 # runs. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
 # end at different distances cannot be compared by their end points. (Its two curves are of different
 # prompts: compare shapes only.)
+#
+# **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
+# e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
+# step $t$ each time:
+
+# %%
+begins, pays = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([3.0, 2.0, 1.0])
+rows = []
+for t in (0.05, 0.1, 0.2, 0.4):
+    moved = (begins + t * pays).log_softmax(0)
+    nats = float((moved.exp() * (moved - begins)).sum())
+    rows.append([t, nats, nats**0.5, float((moved.exp() - begins.exp()) @ pays)])
+plots.table(["step", "KL", "root of the KL", "gain in reward"], rows, number=".4f")
+holds(
+    abs(rows[1][1] / rows[0][1] - 4) < 0.2, "a step that is twice as long costs four times the KL"
+)
+holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
+
+# %% [markdown]
+# A step of twice the length gains twice as much reward and costs four times the KL, because the KL is 0
+# at its lowest point, where it has no slope and begins like a square. So the *root* of the KL is the
+# length of the way, and over it the reward begins as a straight line. Later it bends: with the right
+# reward because little is left to gain, and with a proxy because gold turns. How it bends is what Gao et
+# al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) fitted, gold $= d \, (\alpha - \beta d)$ for
+# best-of-n and $d \, (\alpha - \beta \log d)$ for reinforcement learning, with $d = \sqrt{\mathrm{KL}}$.
+# Over the KL itself the first nat would hide most of the curve.
 #
 # ## 5. What was exploited
 #
@@ -682,5 +714,19 @@ my_choice = None  # a letter
 check("three_starts", my_choice)
 
 # %% [markdown]
+# **To read on.** Gao et al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), because they measured
+# the law with a gold model that could be asked as often as they liked; Stiennon et al.
+# ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), section 4.3, because there people judge the
+# summaries of policies that have gone too far; and
+# [docs/overoptimisation.md](../docs/overoptimisation.md), for the runs with all seeds.
+#
+# ## To remember
+#
+# - The proxy rises while gold turns, and a highest point proves nothing until other prompts have
+#   confirmed it.
+# - More labels lift the peak; the distance that has been travelled is the root of the KL.
+# - Without gold, watch the KL, the entropy and a judge that was not trained on; only a fixed reference is
+#   an anchor.
+#
 # Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
 # reward model, so without this proxy.

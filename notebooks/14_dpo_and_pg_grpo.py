@@ -4,6 +4,9 @@
 # **The question.** Can people's comparisons train a policy directly, without a reward model and
 # without sampling a single response?
 #
+# **After this page you can** derive DPO in three lines, say how hard a pair pulls and when it stops, say
+# why the chosen answer can become less likely, and choose between DPO, IPO, SimPO, ORPO and KTO.
+#
 # **Why.** A reward model turns comparisons into a number, and reinforcement learning raises the
 # number. Direct Preference Optimization, DPO (Rafailov et al. 2023,
 # [arXiv:2305.18290](https://arxiv.org/abs/2305.18290)), shows that the detour can be left out: a
@@ -530,6 +533,13 @@ check("implicit_reward", my_implicit_reward)
 # ever. That is a policy gradient with advantages of plus and minus one. Nothing ever eases off.
 #
 # </details>
+#
+# ## To remember
+#
+# - A policy is a reward model: $\beta \log \pi / \pi_{ref}$, up to a constant of the prompt.
+# - A pair pulls with $\beta \, \sigma(-\beta h)$ on the gap alone, so both answers may fall as long as
+#   the rejected one falls more.
+# - Without sampling nothing is learned about answers that nobody has compared.
 #
 # Next: [15_teachers](15_teachers.ipynb). There, instead of people's comparisons, another model says what
 # is good.

@@ -4,6 +4,9 @@
 # **The question.** The policy that drew the answers is a few updates old. What does that do to the
 # gradient, and which correction helps?
 #
+# **After this page you can** weigh the answers of a sampler that is older or rounds, say where the bound
+# goes and what it costs, read an effective sample size, and say what no correction can mend.
+#
 # **Why.** Fast training samples on one set of machines and learns on another. The sampler's weights are
 # always older than the learner's, and often less precise. No error appears; the direction of the update
 # is wrong. In a world of 4,096 answers we can say how wrong, exactly.
@@ -366,6 +369,13 @@ holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run o
 #
 # `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
 # [archive.md](../docs/archive.md) has the measured runs: 240 policies, in two worlds that disagree.
+#
+# ## To remember
+#
+# - The weight of a whole answer is right and noisy, that of a token is biased and quiet: begin with the
+#   token's, truncated at 2.
+# - Unbounded weights of long answers leave almost nothing of the sample.
+# - A correction keeps the direction, but it cannot draw what an old sampler no longer draws.
 #
 # Next: [20_tools_and_turns](20_tools_and_turns.ipynb), in which not every token of an answer is the
 # policy's own.

@@ -4,6 +4,9 @@
 # **The question.** A policy calls a calculator, reads the answer and goes on. Which of these tokens may be
 # trained on, and how does the call get its credit?
 #
+# **After this page you can** mask the tokens that a tool has written, carry the credit of a call across
+# its answer, and find three bugs of agent loops that raise no error.
+#
 # **Why.** Agents are trained in this loop, and it breaks without an error: the curve rises a little less,
 # and nobody knows why. Below are three such bugs.
 #
@@ -314,6 +317,12 @@ check("gae", my_gae)
 # %% [markdown]
 # How TRL, verl and others decide each of these questions:
 # [docs/archive.md](../docs/archive.md#tools-and-turns).
+#
+# ## To remember
+#
+# - Only what the policy draws is trained on; what a tool writes is read.
+# - A return steps over the tool's tokens and does not start anew at them.
+# - Keep the ids that were sampled: a text that is encoded again is another answer.
 #
 # Next: [21_which_would_you_have_believed](21_which_would_you_have_believed.ipynb), ten claims of recent
 # papers, and what became of them here. The map of all pages is [00_start_here](00_start_here.ipynb).

@@ -4,6 +4,9 @@
 # **The question.** A paper says that its method needs a tenth of the samples, that two answers suffice,
 # that even random rewards work. What would you have to see in order to believe it?
 #
+# **After this page you can** write down a rule before a run, say from several seeds whether it held,
+# correct ten tests for luck, and tell "not seen" from "undecided".
+#
 # **Why.** Ten claims of 2025 and 2026 were turned into experiments of minutes. Each had its rule written
 # down before the first run, and a control whose answer is known to be no. You guess, then you see, and
 # one of the ten you run yourself, with all cases listed.
@@ -282,5 +285,11 @@ check("holm", my_holm)
 # `python -m studies claims two_answers --again` runs one claim with new seeds, in minutes. All ten, with
 # every number, their rules and what they cannot say: [docs/claims.md](../docs/claims.md). A claim of your
 # own is one file beside the others in `studies/claims`.
+#
+# ## To remember
+#
+# - State the effect, the least that counts and the control before the first run.
+# - Of ten empty claims one looks significant in four cases of ten, until the tests are corrected.
+# - *Undecided here* is a result: the seeds were too few, or the effect lies too near to the line.
 #
 # Next: [22_your_own](22_your_own.ipynb). Now find out something that nobody has told you.

@@ -4,6 +4,9 @@
 # **The question.** All these objectives: how different are they really? And how do you find out
 # whether one of your own is better?
 #
+# **After this page you can** compare objectives by the angles of their gradients, test an advantage, a
+# reward and an engine of your own against GRPO, and write a report that somebody else can check.
+#
 # This page computes every engine's gradient on one rollout and measures the angles between them, and
 # to the exact gradient. Then you write an advantage, a reward and an engine, and compare them with
 # GRPO. It ends with three open experiments and an exam on the whole course. You need
@@ -408,7 +411,8 @@ check("beta_for_five_nats", my_beta)
 #    [04](04_policy_gradients_and_baselines.ipynb), section 12
 # 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?
 #     [11](11_grpo_family.ipynb), section 2
-# 11. What must the loss of a micro-batch, or of a rank, be divided by? [07](07_grpo.ipynb), section 6
+# 11. What must the loss of a micro-batch, or of a rank, be divided by?
+#     [26](26_what_a_loss_is_divided_by.ipynb), sections 2 and 4
 # 12. Before the first update: which quantities are exactly 1, and which exactly 0?
 #     [07](07_grpo.ipynb), section 4
 # 13. A sampler uses top-p. Why are the policy's own probabilities then wrong for what it draws?
@@ -423,5 +427,12 @@ check("beta_for_five_nats", my_beta)
 # Stiennon et al. 2020 ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), Huang et al. 2024 on the
 # details of PPO ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)), DeepSeek-R1
 # ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)).
+#
+# ## To remember
+#
+# - Enumerate before you train: an angle takes a second, a run takes minutes.
+# - Of two engines compare pairs of runs with the same starts, and believe the interval of their
+#   difference.
+# - One change, a guess from before the run, and every seed in the figure.
 #
 # Next: your own question. The map of all pages is [00_start_here](00_start_here.ipynb).

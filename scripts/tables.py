@@ -113,23 +113,25 @@ def engines() -> list[str]:
     return markdown(["engine", "what is new in it", "what to watch", "paper", "page"], rows)
 
 
-AFTER = "**After this page you can** "  # what a page may say of itself in a paragraph
+AFTER = "**After this page you can** "  # what every page says of itself in a paragraph
+READ_AFTER = {"25": "18", "26": "07"}  # a page with a later number that belongs behind another one
 
 
 def course() -> list[str]:
-    """What each page of the course enables, or else its title, and its exercises."""
-    rows, exercises = [], 0
-    for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
+    """What each page of the course enables, and its exercises, in the order of reading."""
+    rows, exercises, pages = [], 0, (REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")
+    for page in sorted(pages, key=lambda p: (READ_AFTER.get(p.name[:2], p.name[:2]), p.name)):
         source = page.read_text(encoding="utf-8")
         parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
         paragraphs = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE).split("\n\n")
-        said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
-        topic = " ".join((said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])).split())
+        title = re.sub(r"^# (\d+\. )?", "", paragraphs[0])
+        said = next(each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER))
         asked = len(re.findall(r"^check(?:_answer)?\(", source, re.MULTILINE))
-        rows.append([f"[{page.name[:2]}]({page.stem}.ipynb)", topic, str(asked or "")])
+        link = f"[{page.name[:2]} {title}]({page.stem}.ipynb)"
+        rows.append([link, " ".join(said.split()), str(asked or "")])
         exercises += asked
     rows.append(["all", "", str(exercises)])
-    return markdown(["page", "what it is about, or what you can do after it", "exercises"], rows)
+    return markdown(["page", "after it you can", "exercises"], rows)
 
 
 # --- what was measured ----------------------------------------------------------------------------

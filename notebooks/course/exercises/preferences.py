@@ -132,12 +132,12 @@ def implicit_reward(log_probs, ref_log_probs, mask, beta):
     constants="teacher_log_probs log_probs",
     mistakes="""
         (teacher_log_probs - log_probs) -> teacher_log_probs
-            this is the sum of log p alone. Every token costs something under it, so the best response is
-            to say nothing: subtract log q.
+            this is the sum of the teacher's log-probs alone. Every token costs something under it, so the
+            best response is to say nothing: subtract the student's.
         gap.sum(1) -> gap.sum(1) / mask.sum(1)
-            you take the mean per token. The sum is what estimates -KL(q || p) of responses.
+            you take the mean per token. The sum is what estimates minus the KL of responses.
         teacher_log_probs - log_probs -> log_probs - teacher_log_probs
-            this is log q / p: it rewards text that the teacher does not like.
+            this is the student's less the teacher's: it rewards text that the teacher does not like.
         (teacher_log_probs - log_probs) * mask -> teacher_log_probs - log_probs
             padding is counted: multiply by the mask before you add up.
         teacher_log_probs - log_probs -> teacher_log_probs.exp() - log_probs.exp()
@@ -145,8 +145,8 @@ def implicit_reward(log_probs, ref_log_probs, mask, beta):
     """,
 )  # fmt: skip
 def teacher_reward(teacher_log_probs, log_probs, mask):
-    """Compute sum_t (log p(y_t) - log q(y_t)) of each response, (N,), over the tokens where mask
-    is True. p is the teacher, q the student that sampled; log-probs are (N, T)."""
+    """Compute sum_t (log pi_T(y_t) - log pi(y_t)) of each response, (N,), over the tokens where mask
+    is True. pi_T is the teacher, pi the student that sampled; log-probs are (N, T)."""
     gap = (teacher_log_probs - log_probs) * mask
     return gap.sum(1)
 
@@ -169,11 +169,11 @@ def two_models(generator: torch.Generator) -> Arguments:
     constants="teacher_logits",
     mistakes="""
         log_p.exp() * (log_p - log_q) -> log_q.exp() * (log_q - log_p)
-            this is the reverse KL(q || p): your weights are the student's. The forward KL is an average
+            this is the reverse KL: your weights are the student's. The forward KL is an average
             over what the *teacher* says.
         log_p.exp() * (log_p - log_q) -> -log_p.exp() * log_q
             this is the cross-entropy. It has the right gradient, but its least value is the teacher's
-            entropy: subtract that, or use log p - log q.
+            entropy: subtract that, or weigh log pi_T - log pi.
         (log_p.exp() * (log_p - log_q)).sum(-1)
         -> -log_q.gather(-1, log_p.argmax(-1, keepdim=True))[:, 0]
             you ask for the teacher's likeliest symbol alone. Its whole distribution is the target.
@@ -183,17 +183,17 @@ def two_models(generator: torch.Generator) -> Arguments:
         log_p - log_q -> log_q - log_p
             the sign is flipped: a KL is never negative.
         .sum(-1) -> .mean(-1)
-            you average over the symbols. The weights p are the average already: sum.
+            you average over the symbols. The teacher's weights are the average already: sum.
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (student_logits - teacher_logits).square().mean(-1)
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (log_q.exp() - log_p.exp()).square().mean(-1)
             this is a squared error. It counts a symbol that the teacher never says as much as its
-            favourite: a KL weighs each with p.
+            favourite: a KL weighs each with the teacher's probability.
         (log_p.exp() * (log_p - log_q)).sum(-1) -> F.kl_div(log_q, log_p, reduction="none").sum(-1)
-            F.kl_div takes the target as probabilities: give log_p.exp(), or say log_target=True.
+            F.kl_div takes the target as probabilities: give the teacher's, or say log_target=True.
     """,
 )  # fmt: skip
 def distillation_loss(student_logits, teacher_logits):
-    """Compute KL(p || q) = sum_v p(v) (log p(v) - log q(v)) of every row, (N,), with the student
-    q = softmax(student_logits) and the teacher p = softmax(teacher_logits), both (N, V)."""
+    """Compute KL(pi_T || pi) = sum_v pi_T(v) (log pi_T(v) - log pi(v)) of every row, (N,), with the
+    student pi = softmax(student_logits) and the teacher pi_T = softmax(teacher_logits), both (N, V)."""
     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
