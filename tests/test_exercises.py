@@ -14,7 +14,6 @@ import pytest
 import torch
 from course.exercises import all_cases, answer_of, load, names, verdict
 from course.exercises.entries import mistakes_of
-from course.exercises.questions import QUESTIONS
 
 from data.collate import first_eos_mask
 from gpt.llama import RMSNorm, rotated, rotation
@@ -219,41 +218,3 @@ def test_the_solution_on_a_page_passes_its_check() -> None:
         name = re.findall(r"^def (\w+)", code, re.M)[-1]
         said = verdict(exercise, space[name])
         assert said.word == "right", f"{page}, {exercise}: {said.text}"
-
-
-def beta_of(nats: float) -> float:
-    """By listing answers: the beta whose best policy is that far from a normal reference."""
-    rewards = torch.linspace(-12, 12, 20_001, dtype=torch.float64)
-    reference = (-(rewards**2) / 2).softmax(0)
-    low, high = 0.01, 10.0
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        best = (-(rewards**2) / 2 + rewards / middle).softmax(0)
-        far = (best * (best / reference).log()).nansum()
-        low, high = (middle, high) if far > nats else (low, middle)
-    return middle
-
-
-WORKED_OUT = {
-    "answers_for_four_nats": max(n for n in range(1, 500) if best_of_n.best_of_n_kl(n) <= 4),
-    "beta_for_five_nats": beta_of(5.0),
-    "length_of_a_tenth": min(L for L in range(1, 500) if math.exp(-0.04 * L) < 0.1),
-    "steps_in_one_direction": sum([0.05**0.5] * 200) ** 2,
-    "three_starts": " C",
-    "true_share": min(range(101), key=lambda w: abs(0.8 * w + 0.2 * (100 - w) - 56)) / 100,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", sorted(QUESTIONS))
-def test_a_question_takes_the_answer_that_was_worked_out_and_says_why_others_are_wrong(
-    name: str,
-) -> None:
-    question = QUESTIONS[name]
-    assert verdict(name, WORKED_OUT[name]).word == "right"
-    assert verdict(name, None).word == "empty"
-    assert question.wrong
-    for answer, reason in question.wrong.items():
-        found = verdict(name, answer)
-        assert found.word == "mistake" and reason in found.text
-    for answer in (-1, "z", [], question.hint):
-        assert verdict(name, answer).word == "number"
