@@ -13,11 +13,13 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from harness.device import peak_memory
+from harness.device import peak_memory, return_memory
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until, with_nan
 from harness.ranks.collectives import is_main
 from harness.signals import expect_step
+
+BETWEEN_TRIMS = 20  # seconds: the next step asks for the memory again, which costs it some time
 
 
 def per_second(count: float, begin: float) -> float:
@@ -62,7 +64,7 @@ class MetricLog:
         self.reached = self.printed = start  # steps
         self.seconds: deque[float] = deque(maxlen=5)  # a step, of the last rows
         self.timed, self.timed_rows, self.has_forecast = 0.0, 0, False
-        self.begin = self.step_began = time.perf_counter()
+        self.begin = self.step_began = self.trimmed = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
 
@@ -100,6 +102,9 @@ class MetricLog:
                 raise gone(self.path.parent)
             append_jsonl(self.path, [row])
         self._forecast()
+        if now - self.trimmed >= BETWEEN_TRIMS:
+            return_memory()
+            self.trimmed = now
         self.start_step()
         if self.bar is not None:
             self.bar.set_postfix_str(f"{in_words(self.left())} left", refresh=False)

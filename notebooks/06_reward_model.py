@@ -446,10 +446,10 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # over a factor of eight or more below it, first try a larger model, more passes or better labels. Recorded
 # from a published model of 135 million weights, on pairs of a more and a less polite answer, which have
 # fewer errors: two passes, but at least 50 steps of 8 pairs
-# ([docs/real_model.md](../docs/real_model.md#preferences)):
+# ([docs/archive.md](../docs/archive.md#preferences-with-room-for-48-tokens)):
 
 # %% tags=["hide-input"]
-recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
+recorded = json.loads(Path("../docs/preferences_48_tokens.json").read_text(encoding="utf-8"))
 curve = {
     row["train_pairs"]: (row["accuracy"], row["accuracy_interval"])  # one seed of each
     for name, row in recorded["reward models"].items()

@@ -40,7 +40,7 @@ from reward_model.accuracy_report import correlation, wilson_interval
 
 plots.use()
 torch.set_num_threads(1)
-recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
+recorded = json.loads(Path("../docs/preferences_48_tokens.json").read_text(encoding="utf-8"))
 policies = {name: rows[-1] for name, rows in recorded["policies"].items()}  # the end of each run
 
 # %% [markdown]

@@ -236,7 +236,7 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # of token scores pay for, if being cut off costs nothing?
 
 # %%
-pairs = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
+pairs = json.loads(Path("../docs/preferences_48_tokens.json").read_text(encoding="utf-8"))
 RUNS = {"as published": "start", "GRPO": "grpo-", "neither": "unpriced-", "DPO": "dpo-"}
 RUNS["four commands"] = "the four commands"  # docs/your_pairs.md; their payer is another
 ends = {
@@ -290,7 +290,7 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 # %% [markdown]
 # With the four commands nearly all answers end although nothing has a price: their payer reads the last
 # token, as the judge does. The other engines on the same pairs are in
-# [docs/real_model.md](../docs/real_model.md#preferences).
+# [docs/archive.md](../docs/archive.md#preferences-with-room-for-48-tokens).
 #
 # ## 5. The commands
 #

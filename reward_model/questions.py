@@ -51,6 +51,7 @@ Row = dict[str, Any]
 FEW = 4  # answers to a prompt, of whose pairs the judge picks one
 AT_ONCE = 8  # prompts that are answered together: the first pair is shown after these
 WORTH_SAYING = 2  # seconds of waiting
+SHORT = 48  # tokens of an answer of a model that no run says more of
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class QuestionFlags:
     """FIELD=COLUMN for a file whose columns have other names, such as prompt=problem."""
     temperature: AboveZero | None = None
     """tau of sampling, of both models. Default: that of the run, or 1, and at most 0.7 for a chat model."""
-    max_new_tokens: AtLeastOne = 48
-    """Longest answer; a longer one is cut off."""
+    max_new_tokens: AtLeastOne | None = None
+    """Longest answer; a longer one is cut off. Default: that of the run, or 48."""
     seed: int = 0
     """Of the answers and of every order."""
     device: str = "auto"
@@ -140,7 +141,8 @@ class Questions:
 def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Row]:
     """Rows as in pairs.jsonl, in which nothing is chosen, without end; a few prompts are answered at once.
 
-    Of ten rows one is from each held-out split. Prompts that have been `asked` come last.
+    Of ten rows one is from each held-out split; of two models' answers all are, where there are such
+    prompts. Prompts that have been `asked` come last.
     """
     if flags.model is None:
         raise UserError("name the model that answers: --model RUN")
@@ -155,16 +157,17 @@ def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Ro
     if not data:
         raise UserError(f"{flags.model} does not say what to ask it: give --data, a world or file")
     columns = flags.columns or (run.get("columns") or () if not flags.data else ())
+    longest = flags.max_new_tokens or int(run.get("max_new_tokens") or SHORT)
     with reading():
         name_columns(data, columns)
-        room = policy.config.context - flags.max_new_tokens
+        room = policy.config.context - longest
         _, splits = open_prompts(data, tokenizer, room)
     records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
     written = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
     is_chat = tokenizer.chat is not None
     tau = flags.temperature or temperature_of_use(is_chat, float(run.get("temperature") or 1))
-    print(f"temperature {tau:g}, at most {flags.max_new_tokens} tokens")
-    params = SamplingParams(tau, max_new_tokens=flags.max_new_tokens)
+    print(f"temperature {tau:g}, at most {longest} tokens")
+    params = SamplingParams(tau, max_new_tokens=longest)
     seed, seen = derive_seed(flags.seed, f"{len(asked)}"), {row["prompt"] for row in asked}
     seconds: dict[int, float] = {}  # of the prompts answered last, by how many these were
 
@@ -213,15 +216,21 @@ def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Ro
     def usual(split: str, prompts: int) -> Iterator[TokenPair]:
         return (group[0] for groups in pairs(split, prompts, 2) for group in groups)
 
-    some = {"train": usual("train", AT_ONCE), "validation": usual("validation", 1)}
-    some |= {"test": usual("test", 1)}
+    in_turn = ["validation", "test", *["train"] * (3 if judge else 8)]
+    held_out = {r.prompt: split_of(key_of(r)) for r in records if split_of(key_of(r)) != "train"}
+    if other and held_out:
+        in_turn = sorted({*held_out.values()})
+        print(f"asked are {len(held_out)} held-out prompts, which were not trained on")
+    few = AT_ONCE if other else 1
+    some = {"train": usual("train", AT_ONCE)}
+    some |= {split: usual(split, few) for split in ("validation", "test")}
     unsure = (pair for groups in pairs("train", AT_ONCE, FEW) for pair in least_sure(groups))
     more = {"chosen_from": flags.model, "rejected_from": flags.against or flags.model}
     rng, mark = random.Random(derive_seed(seed, "order")), "What is 6 times 7?"
     asks = instruction_prompt(mark, tokenizer.chat) if is_chat else mark
     before, _, after = asks.partition(mark)  # what a chat's template writes around a question
     while True:
-        for split in shuffled(["validation", "test", *["train"] * (3 if judge else 8)], rng):
+        for split in shuffled(in_turn, rng):
             for pair in (next(pairs) for pairs in ([unsure] if judge else []) + [some[split]]):
                 record = written[tuple(pair.prompt)]  # decoding leaves out a chat's marks
                 shown = record.prompt.removeprefix(before).removesuffix(after)

@@ -28,7 +28,6 @@ from harness.errors import UserError
 from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
 from rl.run.engine import every_engine
-from studies import preferences
 from studies import real_model as steered
 from studies.pages import (
     TEST,
@@ -48,7 +47,6 @@ FIRST = (  # of the engines
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("archive", "lora", "ranks"))
-PREFERENCES = REPOSITORY / "docs" / "preferences.json"
 REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
 
 
@@ -239,20 +237,13 @@ def by_cpu_seconds() -> list[str]:
 
 
 def real_model() -> str:
-    """docs/real_model.md, from the recordings of page 25 and of the preferences."""
-    found, preferred = read_json(REAL_MODEL), read_json(PREFERENCES)
+    """docs/real_model.md, from the recording of page 25."""
+    found = read_json(REAL_MODEL)
     tables = {"real model": steered.table(found)}
-    tables["reward models"] = preferences.table_of_judges(preferred)
-    tables["preferences"] = preferences.table(preferred)
     tables["real model, in short"] = part_of(
         tables["real model"],
         ("as published", "as published, best of 8", "GRPO", "LoRA"),
         ("seeds", "trained constraints", "held-out", "KL, nats"),
-    )
-    tables["preferences, in short"] = part_of(
-        tables["preferences"],
-        ("as published", "DPO", "GRPO, cut-off answers unpriced", "the four commands"),
-        ("seeds", "preferred by the unseen judge", "ended", "polite words", "right"),
     )
     return page_with("docs/real_model.md", tables)
 

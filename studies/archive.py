@@ -140,3 +140,35 @@ def draw_off_policy(page: str, docs: Path) -> None:
         axes[0].invert_yaxis()
         legend_below(figure, axes)
         save_figure(figure, docs / "off_policy.png")
+
+
+# The policies of the recording with 48 tokens that are named, and their colours.
+NAMED = {
+    "start": "reference", "the four commands": "policy", "unpriced": "bad", "dpo": "k1",
+}  # fmt: skip
+LEGEND = {
+    "reference": "as published", "policy": "the four commands", "bad": "GRPO, cut-off answers unpriced",
+    "k1": "DPO", "other": "other engines",
+}  # fmt: skip
+
+
+def draw_preferences(numbers: Numbers, docs: Path) -> None:
+    """A point for each trained policy: does the judge like it, and do its answers end?"""
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(5, 4.2))
+        axis = figure.subplots()
+        for name, points in numbers["policies"].items():
+            folder, last = re.sub(r"-\d+$", "", name), points[-1]
+            if folder != "best":
+                colour = COLOURS[NAMED[folder]] if folder in NAMED else SERIES[2]
+                axis.plot(last["ended"], last["preferred"], "o", color=colour)
+        for meaning, label in LEGEND.items():
+            axis.plot([], [], "o", color=COLOURS.get(meaning, SERIES[2]), label=label)
+        axis.legend(loc="upper left")
+        axis.axhline(0.5, color=COLOURS["exact"], linewidth=1, linestyle=":")
+        axis.set(xlabel="share of its answers that end", ylabel="preferred by the unseen judge")
+        axis.set(xlim=(-0.03, 1.03), ylim=(0.2, 0.85))
+        axis.set_title("The judge prefers policies whose answers end")
+        save_figure(figure, docs / "preferences_48_tokens.png")

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.command_line import run_command
 from harness.files import display_path, read_object
 from harness.paths import REPOSITORY
-from studies import archive, preferences, real_model
+from studies import archive, real_model
 from studies.claims import __main__ as claims
 from studies.overoptimisation.figures import DRAWN
 
@@ -38,10 +38,10 @@ def draw_all(out: Path) -> None:
     archive.draw_budget(numbers, out)
     archive.draw_curves(numbers, out)
     archive.draw_off_policy((DOCS / "archive.md").read_text(encoding="utf-8"), out)
+    archive.draw_preferences(read_object(DOCS / "preferences_48_tokens.json"), out)
     records = read_object(DOCS / "claims.json")["claims"]
     claims.draw(records, claims.gathered(out, DOCS), out)
     real_model.picture(read_object(RECORDINGS / "real_model.json"), out / "real_model.png")
-    preferences.picture(read_object(DOCS / "preferences.json"), out / "preferences.png")
 
 
 def main(config: FiguresConfig) -> None:

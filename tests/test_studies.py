@@ -18,7 +18,6 @@ import torch
 import tyro
 from toys import GLASSBOX, LETTERS, PROMPTS, glassbox_gpt, random_gpt, saved_gpt
 
-from data.files.read import read_preferences
 from data.records import PromptRecord, split_of
 from data.worlds import reviews
 from gpt.corpus import WorldCorpus
@@ -26,19 +25,17 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.recipes import defaults
-from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
 from report.doctor import examine
 from report.intervals import holm, t_interval, t_tails
 from reward_model.pairs import TokenPair
-from reward_model.scalar_head import RewardModel
 from rl.grpo_engine import GRPOConfig
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import evaluate
-from studies import bootstrap, engines, own_taste, preferences, real_model
+from studies import bootstrap, engines, own_taste, real_model
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
 from studies.engines import RECIPES, STUDIES, Recipe, flags_of
@@ -49,7 +46,6 @@ from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
 from studies.overoptimisation.stages import TERMS, Measuring, has_turned
 from studies.pages import filled
-from studies.preferences import PreferencesConfig
 from studies.runner import Job, asked, digest, finished, record_of, words
 
 
@@ -76,146 +72,6 @@ def test_the_flags_of_a_run_are_flags_of_its_script(
             flags = words(flags_of(each, name, tmp_path) | dict(seed=1, device="cpu"))
             parsed = parsed_by(recipe.module, flags)
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
-
-
-def preferences_of(folder: Path) -> PreferencesConfig:
-    """The study of preferences on sixty pairs of sums, said politely or not."""
-    rows = [
-        {"instruction": f"What is {a} and {b}?", "input": "", "output": f"It is {a + b}."}
-        | {"chosen": f"It is indeed {a + b}.", "rejected": f"{a + b}, obviously."}
-        for a, b in itertools.product(range(6), range(10))
-    ]
-    saved_gpt(folder)
-    for name, content in (("pairs.json", rows), ("config.json", {"vocab_size": 1})):
-        (folder / name).write_text(json.dumps(content), encoding="utf-8")
-    return PreferencesConfig(model=folder, pairs=folder / "pairs.json", out=folder / "out")
-
-
-def test_the_flags_of_every_job_of_the_preferences_are_flags_of_its_command(tmp_path: Path) -> None:
-    for job in preferences.plan(preferences_of(tmp_path)).values():
-        if "module" in job.arguments:
-            flags = preferences.flags_of(job, job.arguments["until"][-1])
-            parsed = parsed_by(job.arguments["module"], flags)
-            assert (parsed.device, parsed.seed) == ("auto", job.arguments["seed"])
-
-
-def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -> None:
-    """Halves and held-out prompts are apart, and a subset of the curve is one of the next."""
-    config = preferences_of(tmp_path)
-    counts = preferences.write_pairs(config)
-
-    def prompts(name: str) -> list[str]:
-        return [row["prompt"] for row in read_jsonl(preferences.pairs_file(config, name))]
-
-    train = {name: set(prompts(name)[:count]) for name, count in counts.items()}
-    held_out = set(prompts("all")[counts["all"] :])
-    assert train["a"] | train["b"] == train["all"] and not train["a"] & train["b"]
-    assert not train["all"] & held_out and held_out == set(prompts("a")[counts["a"] :])
-    assert {split_of(prompt) for prompt in held_out} == {"validation", "test"}
-    of_file = read_preferences(preferences.pairs_file(config, "a")).splits["train"]
-    assert {record.prompt for record in of_file} == train["a"]
-    assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
-    jobs = preferences.plan(config)
-    for name, job in jobs.items():
-        if data := job.arguments.get("data"):
-            half = {"rm-b": "b"}.get(name) or name.removeprefix("rm-").partition("-")[0]
-            half = half if name.startswith("rm-") else "a"  # of every policy
-            assert data == preferences.pairs_file(config, half), name
-        assert job.arguments.get("reward_model", config.out / "rm-a").name == "rm-a"
-    asked = [record.prompt for record in preferences.test_prompts(config)]
-    assert asked and {split_of(prompt) for prompt in asked} == {"test"}
-    assert len(asked) == len(set(asked)) == sum(split_of(p) == "test" for p in held_out)
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        ("It is Jakarta.", True),
-        ("The capital of Indonesia is indeed Indonesia.", False),
-        ("", False),
-    ],
-)
-def test_the_rule_of_rightness_wants_the_words_that_the_reference_adds(
-    answer: str, right: bool
-) -> None:
-    meta = {"asked": "What is the capital of Indonesia?", "output": "The capital is Jakarta."}
-    assert preferences.is_right(meta, answer) is right
-    assert preferences.polite_words(answer) == answer.count("indeed")
-
-
-def test_the_same_answer_is_no_win_and_no_loss() -> None:
-    """Won, lost, twice the same with other last digits, and the same text without its end: it won."""
-    before = {"answers": ["a", "b", "c", "d", "e"], "ended": [True, False, True, True, True]}
-    found = before | {
-        "answers": ["A", "B", "c", "d", "e"],
-        "ended": [True, False, True, True, False],
-    }
-    ones = dict.fromkeys(("judge", "proxy"), [1.0] * 5)
-    scores = {
-        "judge": [2.0, 0.0, 1 + 1e-6, 1 + 1e-6, 3.0],
-        "proxy": [0, 0, 1 - 1e-6, 1 - 1e-6, 0.0],
-    }
-    said = preferences.compared(found | scores, before | ones)
-    assert said["preferred"] == pytest.approx((1 + 0.5 + 0.5 + 1) / 5)
-    assert said["preferred_by_proxy"] == pytest.approx((0.5 + 0.5) / 5)
-    # Wilson's, 3 of 5: (0.6 + z2 / 10 -+ z sqrt(0.24 / 5 + z2 / 100)) / (1 + z2 / 5), z 1.96
-    assert said["prompts"] == 5 and said["interval"] == pytest.approx((0.2307, 0.8824), abs=1e-4)
-
-
-def bench_of(start: GPT) -> preferences.Bench:
-    """What measures a policy, by toys: it is paid for each letter a."""
-    bench = preferences.Bench.__new__(preferences.Bench)
-    bench.start, bench.tokenizer, bench.precision = start, LETTERS, "float32"
-    bench.proxy = RuleReward(lambda record, text, ended: float(text.count("a")), "as")
-    bench.prompts = PROMPTS
-    bench.params = SamplingParams(preferences.TEMPERATURE, max_new_tokens=6)
-    return bench
-
-
-def test_the_best_of_several_answers_is_the_one_that_the_reward_model_likes_best() -> None:
-    policy = random_gpt(LETTERS.n_vocab, 16, seed=1)
-    bench = bench_of(policy)
-    texts = [text for rollout in bench.answers(policy, 4) for text in rollout.responses]
-    found = bench.measure(policy, 4)
-    for i, (text, worth) in enumerate(zip(found["answers"], found["proxy"], strict=True)):
-        asked = texts[4 * i : 4 * i + 4]
-        assert text in asked and worth == text.count("a") == max(t.count("a") for t in asked)
-    assert len(found["answers"]) == len(PROMPTS) and sum(found["proxy"]) > 8
-    assert found["kl"] == pytest.approx(0.6363, abs=1e-4)  # log 4 - 3/4
-
-
-@torch.no_grad()
-def test_a_policy_is_measured_from_the_start_at_the_temperature_of_its_answers() -> None:
-    """By hand, from one forward of each answer."""
-    start, policy = (random_gpt(LETTERS.n_vocab, 16, seed=seed, scale=0.3) for seed in (0, 1))
-    bench, sums, tokens = bench_of(start), {"policy": 0.0, "start": 0.0}, 0
-    for rollout in bench.answers(policy):
-        for i, record in enumerate(rollout.records):
-            answer = rollout.response_tokens[i][rollout.response_mask[i]]
-            asked, tokens = LETTERS.encode(record.prompt), tokens + len(answer)
-            row = torch.tensor([[*asked, *answer.tolist()]])
-            for name, model in (("policy", policy), ("start", start)):
-                scores = (model(row)[0, len(asked) - 1 : -1] / 0.7).log_softmax(-1)
-                sums[name] += float(scores.gather(1, answer[:, None]).sum())
-    found = bench.measure(policy)
-    assert found["kl"] == pytest.approx((sums["policy"] - sums["start"]) / len(PROMPTS), rel=1e-3)
-    assert found["perplexity"] == pytest.approx(math.exp(-sums["start"] / tokens), rel=1e-3)
-    assert found["tokens"] == tokens / len(PROMPTS) and found["kl"] > 0.2
-    bench = bench_of(policy)
-    bench.precision = "bfloat16"
-    assert bench.measure(policy)["kl"] == 0
-
-
-def test_the_seeds_of_a_policy_stand_together_and_other_runs_last() -> None:
-    jobs = ["mine", "start", "grpo-1", "mine-1", "grpo-0"]
-    found = preferences.by_policy({"policies": {job: [{"job": job}] for job in jobs}})
-    seeds = {name: [points[0]["job"] for points in runs] for name, runs in found.items()}
-    assert seeds == {
-        "as published": ["start"],
-        "GRPO": ["grpo-1", "grpo-0"],
-        "mine": ["mine", "mine-1"],
-    }
-    assert [*seeds] == ["as published", "GRPO", "mine"]
 
 
 DOCS = REPOSITORY / "docs"
@@ -501,23 +357,6 @@ def test_a_held_out_pair_is_chosen_as_the_taste_would(taste: str, monkeypatch: A
     kept = own_taste.held_out(Path(), taste, 0)
     assert [(pair.chosen, pair.rejected) for pair in kept] == [(liked, other)] * 2
     assert own_taste.liking(taste, prompt, TASTE_IN_WORDS[taste][0]) == 0
-
-
-def test_a_judge_reads_an_end_only_where_an_answer_had_one() -> None:
-    scorer = RewardModel.from_policy(random_gpt(LETTERS.n_vocab, 24, scale=0.3), "last_token")
-    scorer.mean.fill_(0.5)
-    judge = preferences.Judge.__new__(preferences.Judge)
-    judge.config = PreferencesConfig(precision="float32")
-    judge.prompts = ["ab", "c", "ab"]
-    judge.__dict__["model"] = scorer, LETTERS
-    answers, ended = ["hg", "fed", "hg"], [True, False, False]
-    found = judge.judge(answers, ended)
-    for prompt, answer, end, score in zip(judge.prompts, answers, ended, found, strict=True):
-        row = LETTERS.encode(prompt + answer) + [LETTERS.eos_id] * end
-        with torch.no_grad():
-            last = scorer.head(scorer.gpt.hidden(torch.tensor([row]))[0, -1])
-        assert score == pytest.approx(float(last) - 0.5, abs=1e-5)
-    assert abs(found[0] - found[2]) > 1e-3
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:

@@ -1,4 +1,4 @@
-"""Recorded answers and verdicts of docs/preferences.json, which pages and questions share."""
+"""Recorded answers and verdicts of docs/preferences_48_tokens.json, which pages and questions share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ended(answer: str) -> bool:
 
 @cache
 def preferences() -> dict[str, Any]:
-    return json.loads((DOCS / "preferences.json").read_text(encoding="utf-8"))
+    return json.loads((DOCS / "preferences_48_tokens.json").read_text(encoding="utf-8"))
 
 
 @cache

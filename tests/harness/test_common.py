@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from toys import one_sentence
 
 from gpt.recipes import defaults
 from harness import files, metric_log
-from harness.device import open_device
+from harness.device import open_device, return_memory
 from harness.errors import UserError
 from harness.files import (
     append_jsonl,
@@ -263,3 +265,19 @@ def test_a_row_may_stand_for_several_steps(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("0.1 s a step: 1,000 steps in about 2 min,")
     assert [line.split()[1] for line in lines[1:]] == ["360/1000", "600/1000"]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="only Linux with glibc gives the gaps of its heap back",
+)
+def test_gaps_between_tensors_are_given_back() -> None:
+    def held() -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    many = [torch.ones(2**14) for _ in range(4000)]  # 64 kB each, 250 MB
+    many = many[::50]
+    before = held()
+    return_memory()
+    assert held() < before - 150 and float(sum(t.sum() for t in many)) == 80 * 2**14

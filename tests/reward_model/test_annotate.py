@@ -240,6 +240,27 @@ def test_pairs_of_a_file_are_split_as_its_questions_are(runs: Path, tmp_path: Pa
         assert {split_by_question(record.prompt) for record in records} <= {split}
 
 
+def test_two_models_are_compared_on_held_out_prompts(runs: Path, tmp_path: Path) -> None:
+    """What one of them was trained on would flatter it."""
+    new, old = (str(runs / name) for name in ("new", "old"))
+    flags = QuestionFlags(model=new, against=old, device="cpu", out=tmp_path / "blind.jsonl")
+    splits = Counter(split_of(row["prompt"]) for row in questions(flags, 12))
+    assert splits == {"validation": 6, "test": 6}
+
+
+def test_answers_are_as_long_as_those_of_the_run(runs: Path, tmp_path: Path) -> None:
+    save_gpt(tmp_path / "run" / MODEL_FILE, model(0), GLASSBOX)
+    write_json(tmp_path / "run" / "config.json", {"data": "reviews", "max_new_tokens": 5})
+    lengths = {}
+    for given in (None, 3):
+        out = tmp_path / f"{given}.jsonl"
+        flags = QuestionFlags(
+            model=str(tmp_path / "run"), max_new_tokens=given, device="cpu", out=out
+        )
+        lengths[given] = max(len(row["chosen_tokens"]) for row in questions(flags, 6))
+    assert lengths == {None: 5, 3: 3}
+
+
 @needs_fork
 def test_two_people_and_two_policies(runs: Path, tmp_path: Path) -> None:
     """Who prefers the longer one of the new policy's and the old one's answers, always or never."""

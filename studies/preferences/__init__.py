@@ -1,0 +1,1 @@
+"""Preference pairs and a published chat model: what training makes of them, beside all controls."""

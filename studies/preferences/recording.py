@@ -1,0 +1,277 @@
+"""From answers to numbers: what each judge prefers, what else changed, the tables and the picture."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.files.read import read_preferences
+from data.records import PreferenceRecord, key_of, split_of
+from harness.files import read_json, read_jsonl
+from report.style import COLOURS, SERIES, styled
+from studies.pages import markdown, rounded, spread
+from studies.preferences.judges import (
+    Array,
+    WordJudge,
+    agree_with_people,
+    counted,
+    is_right,
+    length_controlled,
+    polite_words,
+    verdicts,
+)
+from studies.preferences.measure import MEASURED, margins, scored, tested
+from studies.preferences.plan import PreferencesConfig, file_of
+from studies.runner import Job, finished, read_record
+
+Found = dict[str, Any]
+SHOWN = 24  # answers of each policy in the recording
+JUDGES = {"judge": "the other half's reward model", "words": "words", "rule": "polite words"}
+POLICIES = {  # of a job's name, in the order of tables
+    "start": "as published", "again": "drawn again until it ends", "best": "best of 8, same payer",
+    "finetuning": "fine-tuning on chosen", "dpo": "DPO", "grpo": "the printed commands",
+    "lora": "the same with LoRA", "priced": "the same, a missing end costs 1",
+}  # fmt: skip
+
+
+def pairs_of(config: PreferencesConfig, pairs: str, *, train: bool) -> list[PreferenceRecord]:
+    records = read_preferences(file_of(config, pairs)).records
+    return [record for record in records if (split_of(key_of(record)) == "train") == train]
+
+
+def as_rows(records: Sequence[PreferenceRecord]) -> list[Found]:
+    return [{"chosen": r.chosen, "rejected": r.rejected} | dict(r.meta) for r in records]
+
+
+def word_judge(config: PreferencesConfig, pairs: str) -> WordJudge:
+    """The linear judge of what a reward model learned from."""
+    return WordJudge.fitted(as_rows(pairs_of(config, pairs, train=True)))
+
+
+def of_reward_model(config: PreferencesConfig, name: str, pairs: str) -> Found:
+    """How it, a linear judge of the same pairs, and the longer answer order the held-out pairs."""
+    held_out, words = pairs_of(config, pairs, train=False), word_judge(config, pairs)
+    by_words = [words.score(r.chosen) - words.score(r.rejected) for r in held_out]
+    rows = as_rows(held_out)
+    return {
+        "train_pairs": len(pairs_of(config, pairs, train=True)),
+        "accuracy": agree_with_people(np.array(margins(config, name, pairs)), rows),
+        "of words": agree_with_people(np.array(by_words), rows),
+        "heaviest words": words.heaviest(),
+        "cpu_minutes": read_record(config.out.resolve() / name)["cpu"] / 60,
+    }
+
+
+def answered(config: PreferencesConfig, job: Job, judge: str) -> dict[str, Found]:
+    """The answers of a job by policy, and what the judges say of each."""
+    path, pairs = config.out.resolve() / job.name / MEASURED, job.arguments["pairs"]
+    words = word_judge(config, "polite-b" if judge == "polite-judge" else judge)
+    asked = [record.meta for record in tested(config, pairs)]
+    scores, found = scored(config, judge, pairs, path), read_json(path)
+    for name, about in found.items():
+        texts = about["answers"]
+        about["judge"], about["words"] = scores[name], [words.score(text) for text in texts]
+        about["rule"] = [polite_words(text) for text in texts]
+        if "output" in asked[0]:
+            both = zip(asked, texts, strict=True)
+            about["right"] = [is_right(meta["asked"], meta["output"], text) for meta, text in both]
+    return found
+
+
+def beside(found: Found, before: Found) -> Found:
+    """A policy beside the start, prompt by prompt."""
+    ended = np.array(found["ended"]) & np.array(before["ended"])
+    tokens, others = np.array(found["tokens"], float), np.array(before["tokens"], float)
+    row: Found = {key: found[key] for key in ("kl", "perplexity", "distinct_2")}
+    for judge in (*JUDGES, "payer"):
+        won = verdicts(found, before, judge)
+        controlled = length_controlled(won, tokens, others)
+        row[judge] = counted(won) | {
+            "both ended": counted(won[ended]),
+            "length-controlled": controlled,
+        }
+    if known := [float(right) for right in found.get("right", ()) if right is not None]:
+        row["right"] = counted(np.array(known))
+    row["polite"] = statistics.fmean(found["rule"])
+    return row | {key: statistics.fmean(found[key]) for key in ("tokens", "ended")}
+
+
+def agreement(both: Sequence[tuple[Found, Found]]) -> Found:
+    """How often two judges say the same of policies beside the start, of the pairs that both decide."""
+    said = {
+        judge: np.concatenate([verdicts(found, before, judge) for found, before in both])
+        for judge in (*JUDGES, "payer")
+    }
+    found: Found = {}
+    for one, two in itertools.combinations(said, 2):
+        decided = (said[one] != 0.5) & (said[two] != 0.5)
+        same: Array = (said[one] == said[two])[decided].astype(float)
+        found[f"{one}, {two}"] = counted(same)
+    return found
+
+
+def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> Found:
+    """All that the jobs which are done have measured."""
+    out = config.out.resolve()
+    done = finished(jobs, out)
+    found: Found = {"reward models": {}, "policies": {}, "answers": {}}
+    files = {name: Path(job.arguments["data"]).stem for name, job in jobs.items() if job.is_command}
+    for name in files:
+        if name in done and re.search("payer|judge", name):
+            found["reward models"][name] = of_reward_model(config, name, files[name])
+    starts: dict[str, Found] = {}
+    both: dict[str, list[tuple[Found, Found]]] = {}
+    for name, job in jobs.items():
+        pairs, fold = (
+            job.arguments.get("pairs", ""),
+            "".join(re.findall(r"\d", job.arguments.get("pairs", ""))),
+        )
+        judge = f"people-judge-{fold}" if fold else "polite-judge"
+        if job.stage != "answers" or name not in done or judge not in done:
+            continue
+        for policy, about in answered(config, job, judge).items():
+            label = policy if policy in jobs else f"{pairs.replace('-a', '')}-{policy}"
+            if policy == "start":
+                starts[pairs] = about
+                asked = [record.meta["asked"] for record in tested(config, pairs)]
+                found["answers"][pairs] = {"asked": asked[:SHOWN]}
+            row = beside(about, starts[pairs])
+            if policy in jobs:
+                both.setdefault(pairs.split("-")[0], []).append((about, starts[pairs]))
+                steps = read_jsonl(out / policy / "metrics.jsonl")
+                row["steps"] = steps[-1].get("kept_step", steps[-1]["step"])
+                row["cpu_minutes"] = read_record(out / policy)["cpu"] / 60
+            found["policies"][label] = row
+            kept = zip(*(about[key] for key in ("answers", "ended", "judge", "words")), strict=True)
+            found["answers"][pairs][label] = [*kept][:SHOWN]
+    found["agreement"] = {name: agreement(each) for name, each in both.items()}
+    return rounded(found)
+
+
+# --- tables and the picture -----------------------------------------------------------------------
+
+
+def by_policy(found: Mapping[str, Any], of: str) -> dict[str, list[Found]]:
+    """The rows of each policy on one file, `polite` or `people`, over its seeds or thirds."""
+    groups: dict[str, list[Found]] = {key: [] for key in POLICIES}
+    for name, row in found["policies"].items():
+        if name.startswith(of):
+            groups[re.findall("[a-z]+", name)[1]].append(row)
+    return {POLICIES[key]: rows for key, rows in groups.items() if rows}
+
+
+def cell(rows: Sequence[Found], *path: str, digits: int = 2) -> str:
+    """The mean of a number over seeds and its range, or a dash."""
+    values = []
+    for row in rows:
+        value: Any = row
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        values += [] if value is None else [value]
+    return spread(values, digits)
+
+
+def table(found: Mapping[str, Any], of: str) -> list[str]:
+    """Markdown: a line per policy; what each judge prefers, and what else changed."""
+    judges = ("judge", "words") if of == "people" else tuple(JUDGES)
+    lines = []
+    for name, rows in by_policy(found, of).items():
+        line = [name, str(len(rows)), *(cell(rows, judge, "share") for judge in judges)]
+        line += [cell(rows, judge, "both ended", "share") for judge in judges[:2]]
+        line += [cell(rows, "judge", "length-controlled"), cell(rows, "payer", "share")]
+        line += [cell(rows, "right", "share"), cell(rows, "polite")] if of == "polite" else []
+        line += [cell(rows, "tokens", digits=0), cell(rows, "ended"), cell(rows, "kl", digits=1)]
+        lines.append(
+            [*line, cell(rows, "perplexity", digits=1), cell(rows, "cpu_minutes", digits=0)]
+        )
+    titles = ["policy", "runs", *(f"by {JUDGES[judge]}" for judge in judges)]
+    titles += [f"both ended: by {JUDGES[judge]}" for judge in judges[:2]]
+    titles += ["length-controlled, by the reward model", "by the payer"]
+    titles += ["right", "polite words"] if of == "polite" else []
+    return markdown(
+        [*titles, "tokens", "ended", "KL, nats", "perplexity of the start", "CPU minutes"], lines
+    )
+
+
+def in_short(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: what the first screen shows of the polite pairs."""
+    lines = [
+        [name, str(len(rows)), cell(rows, "judge", "both ended", "share"),
+         cell(rows, "words", "both ended", "share"), cell(rows, "ended"), cell(rows, "polite"),
+         cell(rows, "right", "share"), cell(rows, "kl", digits=1)]
+        for name, rows in by_policy(found, "polite").items()
+    ]  # fmt: skip
+    titles = ["policy", "runs", "both ended: preferred by the other half's judge", "by words"]
+    return markdown([*titles, "ended", "polite words", "right", "KL, nats"], lines)
+
+
+def share(part: Mapping[str, Any]) -> str:
+    low, high = part["interval"]
+    return f"{part['share']:.2f} of {part['of']} ({low:.2f} to {high:.2f})" if part["of"] else "-"
+
+
+def table_of_judges(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: how reward models and their linear neighbours order pairs that they have not seen."""
+    lines = []
+    for name, row in found["reward models"].items():
+        for by, title in (("accuracy", name), ("of words", f"words of {name}")):
+            parts = row[by]
+            cells = [share(parts[key]) for key in ("all", "of equal length", "shorter chosen")]
+            lines.append([title, str(row["train_pairs"]), *cells, share(parts["the longer one"])])
+    titles = [
+        "judge",
+        "pairs",
+        "held-out pairs ordered right",
+        "of equal length",
+        "where the shorter is chosen",
+    ]
+    return markdown([*titles, "the longer one wins"], lines)
+
+
+def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
+    """Markdown: how often two judges prefer the same of two answers."""
+    rows = found["agreement"][of]
+    return markdown(
+        ["two judges", "say the same"], [[name, share(part)] for name, part in rows.items()]
+    )
+
+
+def picture(found: Mapping[str, Any], path: Path) -> None:
+    """For each policy what the judge prefers where both answers ended, and what else changed."""
+    from matplotlib.figure import Figure
+
+    groups = by_policy(found, "polite")
+    names = [*groups]
+    columns = (
+        ("preferred, where both ended", ("judge", "both ended", "share"), (0.3, 1), 0.5),
+        ("polite words an answer", ("polite",), (0, None), None),
+        ("share right", ("right", "share"), (0, 1), None),
+        ("share that ended", ("ended",), (0, 1), None),
+    )
+    with styled():
+        figure = Figure(figsize=(8.5, 3.4))
+        for axis, (title, keys, limits, line) in zip(
+            figure.subplots(1, len(columns)), columns, strict=True
+        ):
+            for place, name in enumerate(names):
+                values = [value for row in groups[name] if (value := at(row, keys)) is not None]
+                colour = COLOURS["policy"] if name == POLICIES["grpo"] else SERIES[2]
+                axis.plot(values, [place] * len(values), "o", color=colour)
+            axis.set(title=title, xlim=limits, yticks=range(len(names)), yticklabels=names)
+            axis.invert_yaxis()
+            axis.label_outer()
+            if line is not None:
+                axis.axvline(line, color=COLOURS["exact"], linewidth=1, linestyle=":")
+        figure.savefig(path, dpi=150)
+
+
+def at(row: Any, keys: Sequence[str]) -> float | None:
+    for key in keys:
+        row = row.get(key) if isinstance(row, Mapping) else None
+    return None if row is None else float(row)
