@@ -2,7 +2,8 @@
 # make test    set up once, then run the tests
 # make notebooks  set up once, then open the course in Jupyter Lab (ARGS="--no-browser" prints the address)
 # make dev     add the contributors' tools;  make lint: use them
-# make quick   before a commit, under 40 seconds: ruff, layout, pages, equations, one engine
+# make tables  write the tables of pages anew; the snippet before each says of what
+# make quick   before a commit, under 40 seconds: ruff, tables, layout, pages, equations, one engine
 # make docs    build the site, offline and searchable: build/docs/html/index.html
 # make docs-browser  the same, then open its pages in headless Chromium: phone and desktop
 # make browser what computes in a page, in headless Chromium (Debian: apt install chromium)
@@ -21,7 +22,7 @@ PEERS_PY := .venv-peers/bin/python
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 
-.PHONY: help demo test notebooks dev quick lint docs docs-browser browser pages bench gpu report-picture clean
+.PHONY: help demo test notebooks dev quick lint tables docs docs-browser browser pages bench gpu report-picture clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -49,6 +50,7 @@ FOLDERS = $(filter-out build/ dist/ runs/ %.egg-info/,$(wildcard */))
 quick: .venv/.dev
 	$(PY) -m ruff check $(FOLDERS)
 	$(PY) -m ruff format --check $(FOLDERS)
+	$(PY) -m cogapp --check --diff --verbosity=1 $(TABLES)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile \
 		-k "not explains_itself and not bit_for_bit" $(QUICK) $(ARGS)
 
@@ -56,6 +58,13 @@ lint: .venv/.dev
 	$(PY) -m ruff check $(FOLDERS)
 	$(PY) -m ruff format --check $(FOLDERS)
 	$(PY) -m mypy
+	$(PY) -m cogapp --check --diff --verbosity=1 $(TABLES)
+
+# Pages and a picture with a snippet of Cog in a comment, whose output follows it.
+TABLES = $(shell grep -l '<!-- \[\[\[cog' *.md */*.md docs/*.svg)
+
+tables: .venv/.dev
+	$(PY) -m cogapp -r --verbosity=1 $(TABLES)
 
 docs: .venv/.docs
 	$(PY) docs/site/make_site.py $(ARGS)

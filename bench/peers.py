@@ -2,7 +2,7 @@
 
     make bench                                          sets up .venv-peers, then this
     python bench/peers.py --only grpo-tiny --pairs 3    the comparisons with "grpo-tiny" in their names
-    python bench/peers.py --keep docs/benchmarks.json   and scripts/write_tables.py makes the page's tables
+    python bench/peers.py --keep docs/benchmarks.json   and `make tables` writes the page's tables
 
 Every side runs in a process of its own and they take turns (bench/turns.py). What they do stands in
 bench/sides.py. CPU only. Nothing here is a test: timings are not asserted. The comparisons at real

@@ -1,6 +1,6 @@
 """Which published kinds of model open here, tried: the table of docs/models.md.
 
-    python scripts/model_zoo.py
+    python scripts/model_zoo.py    writes docs/models.json, from which `make tables` has the page's table
 
 transformers writes a folder of each kind: two layers, random weights. Where it opens here, the logits of
 both are compared: of whole rows, of left-padded ones, and token by token through the cache.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import json
 import re
 import tempfile
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ from gpt.folder import ModelFolder
 from gpt.model import GPT
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import write_text
+from harness.files import read_json, write_text
 from harness.paths import REPOSITORY
-from studies.pages import filled, markdown
+from studies.pages import markdown
 
-PAGE = REPOSITORY / "docs" / "models.md"
+KEPT = REPOSITORY / "docs" / "models.json"
 GPT2 = dict(n_positions=512, n_embd=64, n_layer=2, n_head=4, vocab_size=700)
 WIDE = dict(
     vocab_size=700, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
@@ -118,17 +119,21 @@ def tried(name: str) -> list[str]:
     return [name, f"`{theirs.config.model_type}`", found]
 
 
+def table() -> list[str]:
+    """Of the page, from what was kept."""
+    rows = read_json(KEPT)
+    opened = sum(row[-1].startswith("equal") for row in rows)
+    return markdown([f"{opened} of {len(rows)} open", "model_type", "logits, or why not"], rows)
+
+
 @dataclass(frozen=True)
 class ZooConfig:
-    """Try every kind of model, and write the table of docs/models.md."""
+    """Try every kind of model, and keep what came of it in docs/models.json."""
 
 
 def main(config: ZooConfig) -> None:
-    """Make, open, compare; write the table."""
-    rows = [tried(name) for name in ZOO]
-    opened = sum(row[-1].startswith("equal") for row in rows)
-    table = markdown([f"{opened} of {len(rows)} open", "model_type", "logits, or why not"], rows)
-    write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), {"zoo": table}))
+    """Make, open, compare; write each row as it will be in the table."""
+    write_text(KEPT, "[\n" + ",\n".join(json.dumps(tried(name)) for name in ZOO) + "\n]\n")
 
 
 if __name__ == "__main__":

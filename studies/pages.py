@@ -1,4 +1,4 @@
-"""Pages and figures of a study: tables between marks, written from recorded numbers alone."""
+"""Tables of pages, from recorded numbers alone."""
 
 from __future__ import annotations
 
@@ -47,22 +47,6 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
     """The lines of a table."""
     every = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(line) + " |" for line in every]
-
-
-def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
-    """A page with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`, as far to the right."""
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    before, rest = text.split(begin)
-    indent = before[before.rfind("\n") + 1 :]
-    table = "\n".join(f"{indent}{line}" for line in lines)
-    return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"
-
-
-def filled(text: str, tables: Mapping[str, Sequence[str]]) -> str:
-    """A page with each of these tables between its marks."""
-    for mark, lines in tables.items():
-        text = between_marks(text, mark, lines)
-    return text
 
 
 # --- the demo's seeds -----------------------------------------------------------------------------

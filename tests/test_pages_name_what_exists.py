@@ -1,4 +1,4 @@
-"""What pages and code name is there: paths, links, versions, stories, tables."""
+"""What pages and code name is there: paths, links, versions, stories."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from pathlib import Path
 
 import bug_stories as zoo
 import pytest
-
-from harness.paths import REPOSITORY
-from scripts import write_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "report", "nano")
@@ -140,13 +137,3 @@ def test_the_right_line_stands_where_the_story_says(name: str) -> None:
     lines = (zoo.REPOSITORY / path).read_text(encoding="utf-8").splitlines()
     assert story.right in lines[int(number) - 1]
     assert story.wrong != story.right
-
-
-@pytest.mark.parametrize("name", write_tables.TABLES)
-def test_a_table_is_the_one_of_these_engines(name: str) -> None:
-    """defaults.json too: README and docs/study.md were measured with those defaults.
-
-    Who changes one measures again.
-    """
-    text = (REPOSITORY / name).read_text(encoding="utf-8")
-    assert text == write_tables.TABLES[name](), "run scripts/write_tables.py and read the diff"

@@ -45,7 +45,6 @@ from studies.overoptimisation import __main__ as study
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
 from studies.overoptimisation.stages import TERMS, Measuring, has_turned
-from studies.pages import filled
 from studies.runner import Job, asked, digest, finished, record_of, words
 
 
@@ -76,11 +75,6 @@ def test_the_flags_of_a_run_are_flags_of_its_script(
 
 DOCS = REPOSITORY / "docs"
 NUMBERS = json.loads((DOCS / study.JSON).read_text(encoding="utf-8"))
-
-
-def test_the_page_of_the_study_is_that_of_its_numbers() -> None:
-    text, tables = (DOCS / study.PAGE).read_text(encoding="utf-8"), study.tables(NUMBERS)
-    assert len(tables) == 5 and filled(text, tables) == text
 
 
 def test_the_differences_of_later_engines_are_the_recorded_ones() -> None:
@@ -451,8 +445,8 @@ def leaves(value, place=""):
     }
 
 
-def test_the_page_is_that_of_the_recording(monkeypatch):
-    """Verdicts follow from the recorded runs, the page's tables from the verdicts; all ten are there.
+def test_the_verdicts_are_those_of_the_recorded_runs(monkeypatch):
+    """All ten, and the page has the words of each.
 
     The last bits are the processor's. What is recorded with four digits may stand half-way between two
     such numbers, so these are compared before they are rounded.
@@ -461,8 +455,7 @@ def test_the_page_is_that_of_the_recording(monkeypatch):
     text = (claims.DOCS / "claims.md").read_text("utf-8")
     for record in recorded.values():
         assert all(record.pop(words) in text for words in ("source", "says", "counts"))
-    assert len(recorded) == 10 and claims.with_tables(text, recorded) == text
-    assert all(f"<!-- {name} -->" in text for name in ("verdicts", *recorded))
+    assert len(recorded) == 10
     monkeypatch.setattr(claims, "significant", lambda value: value)
     results = claims.gathered(Path("nowhere"), claims.DOCS)
     found, wanted = leaves(claims.judged(results, claims.CLAIMS)), leaves(recorded)
@@ -525,8 +518,6 @@ def test_every_policy_of_the_judges_is_paid_by_a_flag_of_its_engine(monkeypatch)
         assert bool(config.reward_model) == (name == "Bradley-Terry")
 
 
-def test_the_table_of_the_judges_is_that_of_the_recorded_numbers():
+def test_every_way_to_pay_is_recorded_over_three_seeds():
     numbers = json.loads((DOCS / judges.JSON).read_text(encoding="utf-8"))
-    text = (DOCS / judges.PAGE).read_text(encoding="utf-8")
-    assert filled(text, {"judges": judges.table(numbers)}) == text
     assert [*numbers["rewards"]] == [*judges.REWARDS] and numbers["seeds"] == 3

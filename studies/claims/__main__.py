@@ -4,7 +4,7 @@
     python -m studies.claims razor entropy    two of them, and the runs that they need
     python -m studies.claims razor --again    its runs with new seeds
     python -m studies.claims --seeds 1        one seed of each: too few for a verdict
-    python -m studies.claims --draw           tables, JSON and figures from what is recorded
+    python -m studies.claims --draw           JSON and figures from what is recorded
 
 A job is one run: an arm and a seed, or the start that it needs; its numbers are one file
 under --out. Claims and the arms that they share stand in ten.py; each rule was written before its runs.
@@ -32,7 +32,7 @@ from studies.claims import worlds
 from studies.claims.figures import at_a_glance
 from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
 from studies.claims.ten import ARMS, CLAIMS
-from studies.pages import filled, markdown, significant
+from studies.pages import markdown, significant
 from studies.runner import Job, StudyFlags, finished, go
 
 WORLDS = "studies.claims.worlds"
@@ -194,9 +194,10 @@ def section(record: Mapping[str, Any]) -> list[str]:
     return [checks]
 
 
-def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
-    sections = {name: section(record) for name, record in records.items()}
-    return filled(text, {"verdicts": glance(records)} | sections)
+def tables(numbers: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Of docs/claims.md, from docs/claims.json: all verdicts, and the checks of each claim."""
+    records = numbers["claims"]
+    return {"verdicts": glance(records)} | {name: section(records[name]) for name in records}
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], results: Results, docs: Path) -> None:
@@ -213,17 +214,15 @@ def draw(records: Mapping[str, Mapping[str, Any]], results: Results, docs: Path)
     at_a_glance(records, docs / "claims.png")
 
 
-def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
-    """docs/claims.json, the figures, and the tables between the marks of docs/claims.md."""
+def write_recording(config: ClaimsConfig, docs: Path = DOCS) -> None:
+    """docs/claims.json, from which `make tables` has the tables of docs/claims.md, and the figures."""
     results = gathered(config.out, docs)
     known = read_object(docs / "claims.json")["claims"]  # with its source and its words
     records = {n: known.get(n, {}) | record for n, record in judged(results, CLAIMS).items()}
     recording = {"claims": records, "results": results}
     write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
     draw(records, results, docs)
-    page = docs / "claims.md"
-    write_text(page, with_tables(page.read_text("utf-8"), records))
-    print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
+    print("written: docs/claims.json and the figures; `make tables` writes docs/claims.md")
 
 
 def main(config: ClaimsConfig) -> None:
@@ -234,7 +233,7 @@ def main(config: ClaimsConfig) -> None:
     first = AGAIN if config.again else 0
     jobs = plan(chosen, range(first, first + config.seeds))
     if config.draw or go(config, jobs, list(chosen), do):
-        write_pages(config)
+        write_recording(config)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m studies.judges                    all that is left; Ctrl-C and the same goes on
     python -m studies.judges --quick            everything once, in toy sizes
     python -m studies.judges --chat runs/smollm2      a published chat model orders pairs, too
-    python -m studies.judges --draw             numbers and table of docs/judges.md, no training
+    python -m studies.judges --draw             numbers of docs/judges.json, no training
 
 The world of reviews, whose gold is known. The same 480 noisy pairs train a reward model and two judges:
 the base model fine-tuned to say Yes or No behind one answer, or A or B behind two. A rubric of four rules
@@ -33,10 +33,10 @@ from harness.run_folder import made_with
 from studies.bootstrap import Array, at_distance, mean_with_interval
 from studies.judges.stages import BEST_OF, REWARDS, STAGES, TOYS, USUAL
 from studies.overoptimisation.stages import TERMS, read_points
-from studies.pages import filled, markdown, rounded
+from studies.pages import markdown, rounded
 from studies.runner import Job, StudyFlags, finished, go, read_record
 
-JSON, PAGE = "judges.json", "judges.md"
+JSON = "judges.json"
 DISTANCES = (2.0, 4.0, 8.0)  # nats
 
 
@@ -51,7 +51,7 @@ class JudgesConfig(StudyFlags):
     chat_pairs: AtLeastOne = 100
     """Held-out pairs of the first seed that it is asked about."""
     draw: bool = False
-    """Write the numbers and the table of docs/judges.md from the finished jobs, and run nothing."""
+    """Write docs/judges.json from the finished jobs, and run nothing; `make tables` writes the page."""
     out: Path = RUNS / "judges"
     """Folder of all runs."""
 
@@ -146,6 +146,10 @@ def table(numbers: Mapping[str, Any]) -> list[str]:
     return markdown([*columns, *(f"gold at {d:g} nats" for d in DISTANCES)], rows)
 
 
+def tables(numbers: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {"judges": table(numbers)}
+
+
 def cell(found: Mapping[str, float] | None, digits: int) -> str:
     """A mean with its interval, a dash where there is none."""
     if not found or "mean" not in found:
@@ -179,8 +183,6 @@ def main(config: JudgesConfig) -> None:
             script="studies.judges", seeds=config.seeds, processor=processor()
         )
         write_text(docs / JSON, json.dumps(numbers, separators=(",", ":")) + "\n")
-        page = (docs / PAGE).read_text(encoding="utf-8")
-        write_text(docs / PAGE, filled(page, {"judges": table(numbers)}))
     print(*table(numbers), sep="\n")
 
 

@@ -4,7 +4,7 @@
     python -m studies.overoptimisation --parts law            the law alone; likewise cures
     python -m studies.overoptimisation --seeds 1 --only 1x32-600   one cell, from one start
     python -m studies.overoptimisation --plan                 what is done and left
-    python -m studies.overoptimisation --draw law             tables and figure of one part, no training
+    python -m studies.overoptimisation --draw law             numbers and figure of one part, no training
 
 Two parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
 gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. plan.py lists the jobs
@@ -28,12 +28,12 @@ from harness.paths import REPOSITORY, RUNS
 from studies.overoptimisation import figures, results
 from studies.overoptimisation.plan import PARTS, SETTINGS, Settings, plan
 from studies.overoptimisation.stages import STAGES
-from studies.pages import filled, markdown, rounded
+from studies.pages import markdown, rounded
 from studies.runner import Job, StudyFlags, go
 
 Numbers = Mapping[str, Any]
 Part = Literal["law", "cures"]
-JSON, PAGE = "overoptimisation.json", "overoptimisation.md"
+JSON = "overoptimisation.json"
 TERMS = ("sentiment", "topic", "politeness", "form", "repetition")
 
 
@@ -46,7 +46,7 @@ class OveroptimisationConfig(StudyFlags):
     seeds: AtLeastOne = 5
     """Starts of the cures, and of the law at most its three: 1 is a cheap look."""
     draw: tuple[Part, ...] = ()
-    """Write the numbers, tables and figures of these parts from the finished jobs, and run nothing."""
+    """Write the numbers and figures of these parts from the finished jobs, and run nothing."""
     size: Literal["full", "rehearsal"] = "full"
     """rehearsal: everything once, in toy sizes, to see that it works."""
     out: Path = RUNS / "overoptimisation"
@@ -57,7 +57,7 @@ class OveroptimisationConfig(StudyFlags):
 
 
 def tables(numbers: Numbers) -> dict[str, list[str]]:
-    """Every table of the page, by its mark."""
+    """Every table of the page, by its name."""
     found: dict[str, list[str]] = {}
     if cells := numbers.get("law", {}).get("cells"):
         found |= {"law": grid(cells), "falls": falls(cells), "answers": answers(cells[0])}
@@ -146,11 +146,11 @@ def alarms(found: Numbers) -> list[str]:
 
 
 def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> None:
-    """Write the numbers of these parts, where runs are there, and every table and figure of them.
+    """Write the numbers of these parts, where runs are there, and every figure of them.
 
     Without the runs' folder the committed JSON stays as it is.
     """
-    path, page = docs / JSON, docs / PAGE
+    path = docs / JSON
     numbers = read_object(path) if path.exists() else {}
     if root.exists():
         numbers["settings"] = numbers.get("settings", {}) | rounded(vars(settings))
@@ -160,9 +160,7 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
     write_text(path, json.dumps(numbers, separators=(",", ":")) + "\n")
     for part in set(parts) & numbers.keys():
         figures.DRAWN[part](numbers, docs)
-    if page.exists():
-        write_text(page, filled(page.read_text(encoding="utf-8"), tables(numbers)))
-    print(f"wrote {display_path(page)}, {JSON} and the figures")
+    print(f"wrote {display_path(path)} and the figures; `make tables` writes the page")
 
 
 def main(config: OveroptimisationConfig) -> None:
