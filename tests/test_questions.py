@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grade
 import hand_out
 import numpy
 import pytest
@@ -411,11 +412,18 @@ def test_a_question_that_is_not_there_is_refused() -> None:
         entered.sheet("nothing", 0)
 
 
+def test_every_question_is_asked_once_and_they_are_a_third_of_all_exercises() -> None:
+    asked = [name for page in grade.FOLDER.glob("[0-9]*.py") for name in grade.asked_by(page.stem)]
+    entered_names = [name for name in asked if name in QUESTIONS]
+    assert sorted(entered_names) == sorted(QUESTIONS)
+    assert 3 * len(entered_names) >= len(asked)
+
+
 # --- what students get ----------------------------------------------------------------------------
 
 
 def test_the_tree_for_students_checks_answers_and_holds_none(tmp_path: Path) -> None:
-    """Every page with exercises has one whose solution is not in the tree, but for what is sealed."""
+    """Solutions of entered questions are not in the tree, and the sealed ones say the same."""
     import mutation_check
 
     tree = mutation_check.repository_copy(tmp_path / "tree")
