@@ -67,7 +67,9 @@ def question(draw: Draw, mistakes: str, tolerance: float = 0.01) -> Callable[...
     def add(solution: Callable[..., Any]) -> Callable[..., Any]:
         made = Exercise(solution, (), lambda _: {}, mistakes, (), tolerance)
         changed = [(mistake.function, mistake.says) for mistake in mistakes_of(made)]
-        asks, _, hint = (" ".join(part.split()) for part in made.solution.__doc__.partition("\n\n"))
+        asks, _, hint = (
+            " ".join(part.split()) for part in (solution.__doc__ or "").partition("\n\n")
+        )
         QUESTIONS[solution.__name__] = Question(solution, draw, changed, tolerance, asks, hint)
         return solution
 

@@ -120,7 +120,7 @@ def five_claims(rng):
                 rng.sample((0.001, 0.004, 0.008, 0.011, 0.012, 0.018, 0.02, 0.022, 0.024, 0.2), 5),
             )
         )
-        rising = sorted(p, key=p.get)
+        rising = sorted(p, key=lambda claim: p[claim])
         passes = "".join(sorted(c for i, c in enumerate(rising) if p[c] * (5 - i) <= 0.05))
         ways = ["".join(sorted(which_claims_stand(p))), at(p, 0.01), at(p, 0.05), passes]
         if len(set(ways)) == 4:
