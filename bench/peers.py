@@ -4,8 +4,10 @@
     python bench/peers.py --only grpo-tiny --pairs 3    the comparisons with "grpo-tiny" in their names
     python bench/peers.py --keep docs/benchmarks.json   and `make tables` writes the page's tables
 
-Every side runs in a process of its own and they take turns (bench/turns.py). What they do stands in
-bench/sides.py. CPU only. Nothing here is a test: timings are not asserted. The comparisons at real
+Every side runs in processes of its own and they take turns (bench/turns.py). What they do stands in
+bench/sides.py. A comparison ends with two ratios, each with the memory of all processes: work for a
+second of a CPU, of each library's thriftiest way, and by the clock, where both have equally many
+processes of one thread. CPU only. Nothing here is a test: timings are not asserted. The comparisons at real
 size need a folder with the weights of SmolLM2-135M-Instruct, which scripts/smollm2.py writes.
 """
 
@@ -17,6 +19,7 @@ import importlib.util
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -77,12 +80,13 @@ class PeersConfig:
         check_ranges(self)
 
 
-def sides_of(case: Case, threads: int) -> list[Side]:
-    """Both sides as they may be run.
+def sides_of(case: Case, threads: int) -> list[list[Side]]:
+    """Both sides as they may be run; those of a list are there at once, and take turns.
 
-    A model of 128 columns is quick on one thread too; a larger one wants all cores, either way: ours as a
-    single-threaded process per core, by default where the model is small. At SmolLM2's size one thread a
-    process is the quicker way to train, and both would not fit.
+    A model of 128 columns is quick on one thread too; a larger one wants all cores, either way: as a
+    single-threaded process per core, as ours are by default where the model is small, or as one process.
+    At SmolLM2's size a process per core is our quicker way to train, and not all of them would fit into
+    memory: TRL's two ways are compared with it one after the other.
     """
     found, half = list[Side](), ", bfloat16 weights" * (case.precision == "bfloat16")
     for count in {threads: None, 1: None} if case.preset == "tiny" else (threads,):
@@ -91,9 +95,16 @@ def sides_of(case: Case, threads: int) -> list[Side]:
         found.append(Side(name, "peer", case, count, weights=case.precision))
         if case.preset != "smollm2" or case.task == "sample" or threads == 1:
             found.append(Side(f"ours, {label}", "ours", case, count))
-    if threads > 1:
-        found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))
-    return found
+    if threads == 1:
+        return [found]
+    ways = f"{threads} processes of 1 thread"
+    ours = Side(f"ours, {ways}", "ours", case, 1, threads)
+    peer = replace(
+        ours, label=f"{PEERS[case.task]}, {ways}{half}", library="peer", weights=case.precision
+    )
+    if case.task == "sample" or case.prompts % threads:  # `generate` knows no processes
+        return [[*found, ours]]
+    return [[*found, ours], [peer, ours]] if case.preset == "smollm2" else [[*found, peer, ours]]
 
 
 def operations(case: Case) -> float:
@@ -133,35 +144,74 @@ def ceiling(precision: str, threads: int, size: int = 2048) -> float:
 
 def measured(case: Case, threads: int, pairs: int) -> dict[str, Any]:
     """One comparison: what every side took, and the ceilings of the machine at that time."""
-    compared = sides_of(case, threads)
-    ceilings = {side.threads * side.ranks: 0.0 for side in compared}
-    ceilings = {count: ceiling(case.precision, count) for count in ceilings}
+    groups = sides_of(case, threads)
+    used = {side.threads * side.ranks for group in groups for side in group}
+    ceilings = {count: ceiling(case.precision, count) for count in sorted(used)}
     large = case.preset == "smollm2"
-    reports = measure(compared, min(pairs, 3) if large else pairs, sides.work, warm_up=not large)
     least = operations(case)
     rows = []
-    for side, own in zip(compared, reports, strict=True):
-        used = side.threads * side.ranks
-        seconds = [report["seconds"] for report in own]
-        rows.append(
-            {
-                "label": side.label, "library": side.library, "threads": side.threads,
-                "ranks": side.ranks, "seconds": [round(number, 4) for number in seconds],
-                "cpu": round(statistics.median(report["cpu"] for report in own), 3),
-                "mib": round(max(report["mib"] for report in own)),
-                "share": round(least / statistics.median(seconds) / ceilings[used], 3),
-            }
-        )  # fmt: skip
-    peers = [row["seconds"] for row in rows if row["library"] == "peer"]
-    best = min(peers, key=statistics.median)  # what every side is compared with, turn by turn
-    for row in rows:
-        ratios = [a / b for a, b in zip(best, row["seconds"], strict=True)]
-        row["times"] = round(statistics.median(ratios), 3)
+    for number, group in enumerate(groups):
+        reports = measure(group, min(pairs, 3) if large else pairs, sides.work, warm_up=not large)
+        taken = [[report["seconds"] for report in own] for own in reports]
+        peers = [own for own, side in zip(taken, group, strict=True) if side.library == "peer"]
+        best = min(peers, key=statistics.median)  # what its group is compared with, turn by turn
+        for side, own, seconds in zip(group, reports, taken, strict=True):
+            bound = least / ceilings[side.threads * side.ranks]
+            rows.append(
+                {
+                    "label": side.label, "library": side.library, "threads": side.threads,
+                    "ranks": side.ranks, "group": number,
+                    "seconds": [round(second, 4) for second in seconds],
+                    "cpu": round(statistics.median(report["cpu"] for report in own), 3),
+                    "mib": round(max(report["mib"] for report in own)),
+                    "share": round(bound / statistics.median(seconds), 3),
+                    "times": turn_by_turn(best, seconds),
+                }
+            )  # fmt: skip
     return {
         "described": f"{WORK[case.task]}, {case.preset}: {case.described}",
         "case": asdict(case) | {"folder": ""},
-        "gigaflops": {count: round(rate / 1e9) for count, rate in ceilings.items()}, "sides": rows,
+        "gigaflops": {count: round(rate / 1e9) for count, rate in ceilings.items()},
+        "ratios": ratios(rows), "sides": rows,
     }  # fmt: skip
+
+
+def turn_by_turn(one: Sequence[float], other: Sequence[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(one, other, strict=True)), 3)
+
+
+def ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How much more ours gets done for a second, with the GiB of both.
+
+    Of CPUs, each library in its thriftiest way; and by the clock, both with the same number of processes
+    and threads, the largest that was measured.
+    """
+    peers, ours = ([row for row in rows if row["library"] == name] for name in ("peer", "ours"))
+    peer = min(peers, key=lambda row: row["cpu"])
+    beside = [row for row in ours if row["group"] == peer["group"]]  # in turns with it
+    thrifty = peer, min(beside, key=lambda row: row["cpu"])
+    like = ("group", "ranks", "threads")
+    equal = [(a, b) for a in peers for b in ours if all(a[name] == b[name] for name in like)]
+    found = {"CPU": (thrifty, thrifty[0]["cpu"] / thrifty[1]["cpu"])}
+    if equal:
+        one, other = max(equal, key=lambda pair: (pair[0]["ranks"], pair[0]["threads"]))
+        found["clock"] = (one, other), turn_by_turn(one["seconds"], other["seconds"])
+    return {
+        name: {
+            "ratio": round(ratio, 2), "of": [row["label"] for row in both],
+            "gib": [round(row["mib"] / 1024, 1) for row in both],
+        }
+        for name, (both, ratio) in found.items()
+    }  # fmt: skip
+
+
+def headline(found: dict[str, Any]) -> str:
+    """Both ratios in words."""
+    return "\n".join(
+        f"{each['ratio']:.2f} times the work for a second of the {name}: {each['of'][0]}, {each['gib'][0]} "
+        f"GiB, and {each['of'][1]}, {each['gib'][1]} GiB"
+        for name, each in found["ratios"].items()
+    )
 
 
 def table(found: dict[str, Any]) -> str:
@@ -224,7 +274,8 @@ def main(config: PeersConfig) -> None:
     for name, case in chosen.items():
         print(f"\n{name}: {case.described}", flush=True)
         found = kept[name] = measured(case, config.threads, config.pairs)
-        print(f"{table(found)}\nceilings in GFLOP/s, by threads: {found['gigaflops']}", flush=True)
+        print(f"{table(found)}\nceilings in GFLOP/s, by threads: {found['gigaflops']}")
+        print(headline(found), flush=True)
         if config.keep is not None:
             write_json(config.keep, {"machine": here, "cases": kept})
 

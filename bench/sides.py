@@ -41,6 +41,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
+from harness.ranks.collectives import on_main, rank, world
 from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
@@ -272,7 +273,8 @@ def peer_model(side: Side) -> Iterator[Any]:
     more: dict[str, Any] = {}
     if case.task == "reward":
         kind, more = transformers.AutoModelForSequenceClassification, {"num_labels": 1}
-    with tempfile.TemporaryDirectory(prefix="peer-") as folder:
+    with tempfile.TemporaryDirectory(prefix="peer-") as own:
+        folder = on_main(lambda: own)  # where the first rank saves it for all
         if not case.folder:
             save_hf(model_of(case), folder)
         yield kind.from_pretrained(case.folder or folder, dtype=side.weights, **more).eval()
@@ -309,14 +311,17 @@ def peer_tokenizer(vocab: int) -> Any:
 
 
 def as_ours(case: Case) -> dict[str, Any]:
-    """The options of a trainer of TRL that make its optimizer and precision ours, and nothing else."""
+    """The options of a trainer of TRL that make its optimizer and precision ours, and nothing else.
+
+    Several processes look for no weight without a gradient: there is none.
+    """
     return dict(
         output_dir=str(Path(tempfile.gettempdir(), "peer-trl")),  # where nothing is written
         learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
         bf16=case.precision == "bfloat16", gradient_checkpointing=False, use_cpu=True,
         logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
-        max_steps=10**6, seed=0,
+        max_steps=10**6, seed=0, ddp_find_unused_parameters=False,
     )  # fmt: skip
 
 
@@ -324,14 +329,15 @@ def trl_config(case: Case) -> Any:
     """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
     import trl
 
-    rows = min(case.rows, at_once(case))
+    own = case.rows // world()  # of this process
+    rows = min(own, at_once(case))
     return trl.GRPOConfig(
         # The paper's loss.
         loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
         use_bias_correction_kl=False,
         # One batch of prompts x group rows, sampled, scored and trained on once, one optimizer step.
-        per_device_train_batch_size=rows, gradient_accumulation_steps=case.rows // rows,
-        steps_per_generation=case.rows // rows, num_iterations=1, num_generations=case.group,
+        per_device_train_batch_size=rows, gradient_accumulation_steps=own // rows,
+        steps_per_generation=own // rows, num_iterations=1, num_generations=case.group,
         max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         epsilon=CLIP, beta=KL_COEF, mask_truncated_completions=False,
         **as_ours(case),
@@ -393,7 +399,9 @@ def reward_peer(side: Side, turns: Turns) -> None:
     with peer_model(side) as model:
         trainer = trl.RewardTrainer(
             model=model,
-            args=trl.RewardConfig(per_device_train_batch_size=case.prompts, **as_ours(case)),
+            args=trl.RewardConfig(
+                per_device_train_batch_size=case.prompts // world(), **as_ours(case)
+            ),
             train_dataset=Dataset.from_list(rows),
             processing_class=peer_tokenizer(model.config.vocab_size),
             callbacks=[turn_callback(turns)],
@@ -410,4 +418,10 @@ def work(side: Side, pipe: Any) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(side.threads)
     function = (OURS if side.library == "ours" else PEERS)[side.case.task]
-    run_on_ranks(lambda: function(side, Turns(pipe)), RankRequest(side.ranks, "cpu"))
+
+    def begin() -> None:
+        # For accelerate, whose launcher sets these; the group that it finds is joined already.
+        os.environ.update(RANK=str(rank()), WORLD_SIZE=str(world()), LOCAL_WORLD_SIZE=str(world()))
+        function(side, Turns(pipe))
+
+    run_on_ranks(begin, RankRequest(side.ranks, "cpu"))

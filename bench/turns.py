@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Side:
-    """Who does it, on how many threads and, of ours, ranks."""
+    """Who does it, in how many processes (ranks) of how many threads."""
 
     label: str
     library: Literal["ours", "peer"]

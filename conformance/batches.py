@@ -44,28 +44,38 @@ def doubles(arguments: Mapping[str, Any]) -> Arguments:
 # --- ragged random batches ------------------------------------------------------------------------
 
 
+def number(generator: torch.Generator, low: int, high: int) -> int:
+    """A whole number from low to high - 1."""
+    return int(torch.randint(low, high, (1,), generator=generator))
+
+
+def between(generator: torch.Generator, low: float, high: float) -> float:
+    """A number from low to high."""
+    return low + (high - low) * float(torch.rand((), generator=generator))
+
+
 def ragged_mask(generator: torch.Generator, rows: int, columns: int) -> Tensor:
-    """A response mask (rows, columns): lengths from 1 to `columns`, the longest one among them."""
-    lengths = torch.randint(1, columns + 1, (rows,), generator=generator)
-    lengths[int(torch.randint(rows, (1,), generator=generator))] = columns
+    """A mask (rows, columns): lengths from 2 on, the first row's is 2, the second one is full."""
+    lengths = torch.randint(2, columns + 1, (rows,), generator=generator)
+    lengths[0], lengths[1] = 2, columns
     return torch.arange(columns) < lengths[:, None]
 
 
-def random_log_probs(generator: torch.Generator, *shape: int) -> Tensor:
-    """Plausible log-probabilities of tokens: from -5 to just below 0."""
-    return -5 * torch.rand(*shape, generator=generator) - 0.01
+def rollout(generator: torch.Generator) -> Arguments:
+    """All that a function may take of three to five responses with up to seven tokens.
 
-
-def rollout(generator: torch.Generator, rows: int = 4, columns: int = 6) -> Arguments:
-    """All that a function may take of four responses with six tokens; its padding is garbage."""
+    What stands in the padding is garbage, so that it is noticed if it is read; no setting is always the
+    same, so that a function that does not look at it is noticed.
+    """
+    rows, columns = number(generator, 3, 6), number(generator, 4, 8)
 
     def normal(scale: float = 1.0) -> Tensor:
         return scale * torch.randn(rows, columns, generator=generator)
 
     mask = ragged_mask(generator, rows, columns)
-    mask[0], mask[1] = torch.arange(columns) < 2, True  # lengths differ for certain
-    old, values = random_log_probs(generator, rows, columns), normal()
-    log_probs = old + normal(0.9)
+    old = -5 * torch.rand(rows, columns, generator=generator) - 0.01
+    log_probs, values, x = old + normal(0.9), normal(), normal(2.0) + 3
+    clip_low = between(generator, 0.1, 0.3)
     return {
         "log_probs": log_probs,
         "old_log_probs": old,
@@ -79,23 +89,39 @@ def rollout(generator: torch.Generator, rows: int = 4, columns: int = 6) -> Argu
         "old_values": values + normal(0.4),
         "returns": values + normal(0.5),
         "loss": normal() + 1,
-        "x": normal(2.0) + 3,
+        "loss_or_inf": x.where(mask | (number(generator, 0, 2) == 0), torch.inf),
+        "x": x,
         "mask": mask,
-        "length": 9,
-        "clip_low": 0.2,
-        "clip_high": 0.2 + 0.08 * int(torch.randint(2, (1,), generator=generator)),
-        "clip": 0.2,
-        "cap": 2.0,
-        "low": 0.5,
-        "gamma": 0.9,
-        "lam": 0.8,
-        "kl_coef": 0.1,
+        "length": number(generator, columns, 12),
+        "clip_low": clip_low,
+        "clip_high": clip_low + 0.08 * number(generator, 0, 2),
+        "clip": between(generator, 0.1, 0.4),
+        "cap": between(generator, 1.5, 2.5),
+        "low": between(generator, 0.4, 0.7),
+        "gamma": between(generator, 0.7, 0.99),
+        "lam": between(generator, 0.6, 0.95),
+        "kl_coef": between(generator, 0.05, 0.6),
     }
+
+
+def some(names: str, **ranges: tuple[float, float]) -> Callable[[torch.Generator], Arguments]:
+    """Random batches of these arguments of a rollout, in this order, then numbers from these ranges.
+
+    "loss=x" gives an argument another name.
+    """
+
+    def batch(generator: torch.Generator) -> Arguments:
+        whole = rollout(generator)
+        parts = [name.partition("=") for name in names.split()]
+        drawn = {name: whole[source or name] for name, _, source in parts}
+        return drawn | {name: between(generator, *ends) for name, ends in ranges.items()}
+
+    return batch
 
 
 def groups(generator: torch.Generator) -> Arguments:
     """Rewards of three groups, each with a scale of its own."""
-    G = int(torch.randint(3, 6, (1,), generator=generator))
+    G = number(generator, 3, 6)
     scale = torch.randint(1, 4, (3, 1), generator=generator)
     rewards = (torch.randn(3, G, generator=generator) + 2).abs() * scale
     return {"rewards": rewards.view(-1), "group_size": G}
@@ -106,7 +132,8 @@ def pairs(generator: torch.Generator) -> Arguments:
     ref = -10 - 5 * torch.rand(2, 5, generator=generator)
     policy = ref + 2 * torch.randn(2, 5, generator=generator)
     names = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected", "beta")
-    return dict(zip(names, (*policy, *ref, 0.3), strict=True))
+    beta = between(generator, 0.05, 0.6)
+    return dict(zip(names, (*policy, *ref, beta), strict=True))
 
 
 def scored(generator: torch.Generator) -> Arguments:
@@ -118,13 +145,13 @@ def scored(generator: torch.Generator) -> Arguments:
         "logits": 2 * torch.randn(3, 6, 5, generator=generator),
         "tokens": torch.randint(0, 5, (3, 6), generator=generator),
         "mask": (column >= prompt) & (column < prompt + lengths),
-        "temperature": (1.0, 0.7)[int(torch.randint(2, (1,), generator=generator))],
+        "temperature": (1.0, between(generator, 0.5, 2.0))[number(generator, 0, 2)],
     }
 
 
 def sampled(generator: torch.Generator) -> Arguments:
-    """Tokens (5, 7) with EOS 0: one row never stops, one says EOS twice."""
-    tokens = torch.randint(0, 5, (5, 7), generator=generator)
+    """Tokens (5, 7) and any of them as EOS: one row never stops, one says EOS twice."""
+    tokens, eos_id = torch.randint(0, 5, (5, 7), generator=generator), number(generator, 0, 5)
     tokens[0] = tokens[0].clamp(min=1)
     tokens[1, 1], tokens[1, -1] = 0, 0
-    return {"tokens": tokens, "eos_id": 0}
+    return {"tokens": (tokens + eos_id) % 5, "eos_id": eos_id}

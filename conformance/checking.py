@@ -12,23 +12,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .batches import Arguments, doubles, each, is_float, rollout, worked
-from .comparing import close, relation, rounded, shape_sentence, shown_arguments
+from .comparing import close, rounded, shape_sentence, shown_arguments
 from .formulas import masked
+from .trying import Answer, Tried, Unusable, answer_of, same
 from .ways import Way, sections, sentence, ways
 
 RANDOM_BATCHES = 6
 DENOMINATORS = ("denominator", "num_items_in_batch", "batch_num_tokens", "global_batch_size")
-
-
-class Unusable(Exception):
-    """A function that cannot be checked, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,12 @@ class Kind:
 
     @cached_property
     def order(self) -> list[str]:
-        return re.findall("[a-z_]+", self.takes)
+        return re.findall(r"(?<!\S)[a-z_]+", self.takes)
 
     @cached_property
-    def optional(self) -> dict[str, float | None]:
-        """What an argument is where it is lacking; None where that limits no check."""
-        found = re.findall(r"(\w+)(?:\?|=(\S+))", self.takes)
-        return {name: float(value) if value else None for name, value in found}
+    def optional(self) -> dict[str, str]:
+        """What a lacking argument is: another one, or a number; "" where that limits no check."""
+        return dict(re.findall(r"(\w+)(?:\?|=(\S+))", self.takes))
 
     def called(self, name: str) -> list[str]:
         """Which of its arguments somebody else may call so."""
@@ -76,10 +73,13 @@ class Kind:
         drawn = self.batch_of(torch.Generator().manual_seed(seed))
         return doubles({name: drawn[name] for name in self.order})
 
-    def filled(self, arguments: Mapping[str, Any]) -> Arguments:
-        """A case's arguments with what it leaves out: the usual settings, and no padding."""
+    def filled(self, arguments: Mapping[str, Any], lacking: Sequence[str] = ()) -> Arguments:
+        """A case's arguments with what it or the function leaves out: usual settings, and no padding."""
         given = {k: v for k, v in self.batch(0).items() if not isinstance(v, Tensor)}
-        given |= {k: v for k, v in self.optional.items() if v is not None} | doubles(arguments)
+        given |= doubles(arguments)
+        for name, usual in self.optional.items():
+            if usual and (name not in arguments or name in lacking):
+                given[name] = given[usual] if usual in given else float(usual)
         given = {k: given.get(k) for k in self.order}
         if "mask" in given and given["mask"] is None:
             given["mask"] = torch.ones_like(self.known[0](*given.values()), dtype=torch.bool)
@@ -138,20 +138,15 @@ class Mine:
         self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
         self.lacking = [name for name in kind.order if name not in self.names]
-        self.trials = [kind.filled(arguments) for arguments in worked(kind.name)]
-        self.trials += [kind.batch(seed) for seed in range(RANDOM_BATCHES)]
+        cases = [*worked(kind.name), *(kind.batch(seed) for seed in range(RANDOM_BATCHES))]
+        self.trials = [kind.filled(arguments, self.lacking) for arguments in cases]
         for given in self.trials if of_rows else ():
             given["advantages"] = given["advantages"][:, :1].expand_as(given["log_probs"])
-        self.trials = [
-            given  # where what the function cannot be told is what it is taken to be
-            for given in self.trials
-            if all(kind.optional[name] in (None, given[name]) for name in self.lacking)
-        ]
         self.level = self.level_of(self.trials[-1])
 
     def level_of(self, given: Arguments) -> str:
         """Whether a loss comes back for each token, for each row, or as one number."""
-        result, wanted = self(*given.values()), self.kind.known[0](*given.values())
+        result, wanted = answer_of(self, given)[0], self.kind.known[0](*given.values())
         if not self.kind.trained or result.squeeze().shape == wanted.shape:
             return "token"
         if result.numel() == 1:
@@ -160,38 +155,19 @@ class Mine:
             return "row"
         raise Unusable(shape_sentence(result, wanted.shape))
 
-    def call(self, given: Arguments, **others: Any) -> Any:
+    def __call__(self, given: Arguments, **others: Any) -> Any:
         if self.of_rows:
             given = {**given, "advantages": given["advantages"][:, 0]}
+        given = {name: given[k] for k, name in self.names.items()}
         with redirect_stdout(io.StringIO()):  # it is called hundreds of times
-            return self.function(**{name: given[k] for k, name in self.names.items()}, **others)
-
-    def __call__(self, *values: Any) -> Tensor:
-        given = dict(zip(self.kind.order, values, strict=True))
-        before = each(lambda v: v.detach().clone(), given)
-        try:
             try:
-                result = self.call(given)
+                result = self.function(**given, **others)
             except RuntimeError as error:  # 1 - mask, which a bool does not take
-                if "bool" not in str(error) or "mask" not in given:
+                mask = self.names.get("mask")
+                if "bool" not in str(error) or mask is None:
                     raise
-                result = self.call({**given, "mask": given["mask"].double()})
-        except (Exception, SystemExit) as error:
-            reason = (str(error).splitlines() or ["no reason given"])[0]
-            shapes = {k: tuple(v.shape) for k, v in before.items() if isinstance(v, Tensor)}
-            raise Unusable(
-                f"it stopped with {type(error).__name__} ({reason}) on {shapes}"
-            ) from error
-        for name, old in before.items():
-            if isinstance(old, Tensor) and not close(given[name].detach(), old, 0):
-                raise Unusable(f"it changes its argument {name} in place: copy it first")
-        if isinstance(result, (tuple, list)) and result:
-            result = result[0]
-        if isinstance(result, (int, float)) and not isinstance(result, bool):
-            result = torch.tensor(result, dtype=torch.float64)
-        if not isinstance(result, Tensor):
-            raise Unusable(f"it returns {type(result).__name__}; a tensor is wanted: wrap it")
-        return result
+                result = self.function(**given | {mask: given[mask].double()}, **others)
+        return result[0] if isinstance(result, (tuple, list)) and result else result
 
 
 # --- comparing -----------------------------------------------------------------------------------
@@ -207,11 +183,10 @@ class Candidate:
     reducer: Way | None = None
     status: str = "right"  # or variant, or mistake
 
-    def __call__(self, *values: Any) -> Tensor:
-        result = self.way(*values)
+    def __call__(self, given: Arguments) -> Tensor:
+        result = self.way(*given.values())
         if self.reducer is None:
             return result
-        given = dict(zip(self.kind.order, values, strict=True))
         whole = result.expand(given["mask"].shape) if "mask" in given else result
         return self.reducer(whole, given.get("mask"), given.get("length"))
 
@@ -231,30 +206,22 @@ def candidates(kind: Kind, level: str) -> Iterator[Candidate]:
             yield Candidate(kind, level, way, wrong, "mistake")
 
 
-def measured(call: Mine | Candidate, arguments: Arguments) -> list[Tensor]:
-    """The numbers of one call, and their sum's gradients for what is trained; 0 at masked places."""
-    fresh = each(Tensor.clone, arguments)
-    leaves = [fresh[name].requires_grad_() for name in call.kind.trained]
-    result, mask = call(*fresh.values()), fresh.get("mask")
+def measured(call: Mine | Candidate, given: Arguments) -> Answer:
+    """The numbers of one call and their gradients for what is trained; 0 at masked places."""
+    return answer_of(call, given, call.kind.trained, partial(fitted, call, given))
+
+
+def fitted(call: Mine | Candidate, given: Arguments, result: Tensor) -> Tensor:
+    """A result in the form in which this kind of function is compared."""
     if call.level != "token":
-        result = result.reshape(-1)
-    else:
-        wanted = call.kind.known[0](*arguments.values())
-        if wanted.shape[1:] == (1,) and result.ndim == 2 and len(result) == len(wanted):
-            result = result[:, :1]  # one number for a row, written at each of its tokens
-        if result.numel() != wanted.numel():
-            raise Unusable(shape_sentence(result, wanted.shape))
-        result = result.reshape(wanted.shape)
-        if mask is not None and mask.shape == result.shape:
-            result = masked(result, mask)
-    slopes: Sequence[Tensor] = [torch.zeros_like(leaf) for leaf in leaves]
-    if leaves and result.requires_grad:
-        slopes = torch.autograd.grad(result.sum(), leaves, materialize_grads=True)
-    return [result.detach().double(), *(slope.double() for slope in slopes)]
-
-
-def same(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float) -> bool:
-    return all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
+        return result.reshape(-1)
+    wanted, mask = call.kind.known[0](*given.values()), given.get("mask")
+    if wanted.shape[1:] == (1,) and result.ndim == 2 and len(result) == len(wanted):
+        result = result[:, :1]  # one number for a row, written at each of its tokens
+    if result.numel() != wanted.numel():
+        raise Unusable(shape_sentence(result, wanted.shape))
+    result = result.reshape(wanted.shape)
+    return masked(result, mask) if mask is not None and mask.shape == result.shape else result
 
 
 def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> Verdict:
@@ -275,13 +242,14 @@ def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> 
 
 
 def judged(mine: Mine, strict: bool) -> Verdict:
-    kind, pairs = mine.kind, [(given, measured(mine, given)) for given in mine.trials]
-    if not same(pairs[-1][1], measured(mine, mine.trials[-1]), 0):
+    kind, yours = mine.kind, [measured(mine, given) for given in mine.trials]
+    if not same(yours[-1], measured(mine, mine.trials[-1]), 0):
         raise Unusable(
             "a second call with the same arguments gives another result: switch off what is drawn "
             "in it, such as dropout, or seed it"
         )
     agreeing: dict[int, Candidate] = {}
+    pairs = list(zip(mine.trials, yours, strict=True))
     for candidate in candidates(kind, mine.level):
         misses = (not same(y, measured(candidate, given), kind.tolerance) for given, y in pairs)
         agree = next((i for i, miss in enumerate(misses) if miss), len(pairs))
@@ -290,9 +258,9 @@ def judged(mine: Mine, strict: bool) -> Verdict:
         if candidate.status != "mistake":
             agreeing.setdefault(agree, candidate)
     nearest = agreeing[max(agreeing)]
-    text, example = shown(mine, nearest)
     opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
-    return Verdict("mistake", opening + text, example=example)
+    _, text = compared(mine, nearest, mine.trials).difference()
+    return Verdict("mistake", opening + text, example=smallest(mine, nearest))
 
 
 def named(mine: Mine, found: Candidate, strict: bool) -> Verdict:
@@ -304,46 +272,34 @@ def named(mine: Mine, found: Candidate, strict: bool) -> Verdict:
         says, right = way.says, Candidate(kind, level, kind.known[0], reducer)
         if reducer and reducer in ways(level, mistakes=True):
             says, right = reducer.says, Candidate(kind, level, way, ways(level)[0])
-        return Verdict("mistake", says, *names, shown(mine, right)[1])
+        return Verdict("mistake", says, *names, smallest(mine, right))
     for tag in broken(mine, found):
         says = sentence("invariances", tag)
         if strict or tag in ("float32", "order"):
             return Verdict("mistake", f"right on numbers, but {says}", tag)
         notes += (f"fragile: {says}",)
-    lacking = [name for name in mine.lacking if kind.optional[name] is not None]
+    lacking = [name for name in mine.lacking if kind.optional[name]]
     if lacking:
         notes += (f"not checked, because it is no argument: {', '.join(lacking)}",)
     says = way.says + (f" {reducer.says}" if reducer else "")
     return Verdict(found.status, says, *names, notes=notes)
 
 
-def shown(mine: Mine, right: Candidate) -> tuple[str, str]:
-    """What differs in words, and the smallest failing example by number."""
-    kind = mine.kind
+def compared(mine: Mine, right: Candidate, cases: Sequence[Arguments]) -> Tried:
+    yours, wanted = ([measured(call, given) for given in cases] for call in (mine, right))
+    return Tried(cases, mine.kind.trained, yours, wanted, mine.kind.tolerance)
 
-    def differing(given: Arguments) -> tuple[int, Tensor, Tensor] | None:
-        """What differs first: 0 is the result, then come its gradients; yours, and what is wanted."""
-        pairs = enumerate(zip(measured(mine, given), measured(right, given), strict=True))
-        return next(((i, *p) for i, p in pairs if not close(*p, kind.tolerance)), None)
 
-    failing = [(given, found) for given in mine.trials if (found := differing(given))]
-    whole, (i, yours, wanted) = max(failing, key=lambda pair: size(pair[0]))
-    slope = f"gradient for {kind.trained[i - 1]}" if i else ""
-    what = f"the numbers are right, but its {slope}" if i else "your result"
-    if yours.numel() == 1:  # one number says nothing of a factor; those of all batches do
-        what, alike = f"over all batches {what}", [f for _, f in failing if f[0] == i]
-        yours = torch.cat([y.reshape(-1) for _, y, _ in alike])
-        wanted = torch.cat([w.reshape(-1) for _, _, w in alike])
-    _, text = relation(what, yours, wanted, whole.get("mask"), kind.tolerance)
-    small = [part for given, _ in failing for part in (parts(given) if kind.rows else ())]
-    for part in sorted([*small, *(given for given, _ in failing)], key=size):
+def smallest(mine: Mine, right: Candidate) -> str:
+    """The smallest failing example by number."""
+    cases = [part for given in mine.trials for part in (parts(given) if mine.kind.rows else ())]
+    for given in sorted([*cases, *mine.trials], key=size):
         with suppress(Unusable, RuntimeError, IndexError):
-            if found := differing(part):
+            if not all((found := compared(mine, right, [given])).right):
                 break
-    i, yours, wanted = found or failing[0][1]
-    used = shown_arguments({k: v for k, v in part.items() if k in mine.names})
-    slope = f"gradient for {kind.trained[i - 1]}" if i else "result"
-    return text, f"{used}\n  {slope}: yours {rounded(yours)}, wanted {rounded(wanted)}"
+    used = shown_arguments({k: v for k, v in given.items() if k in mine.names})
+    yours, wanted = (rounded(answers[0][found.part]) for answers in (found.yours, found.wanted))
+    return f"{used}\n  {found.name}: yours {yours}, wanted {wanted}"
 
 
 def size(given: Arguments) -> int:
@@ -351,17 +307,15 @@ def size(given: Arguments) -> int:
 
 
 def parts(given: Arguments) -> Iterator[Arguments]:
-    """Smaller examples: one row, and of it the first columns, from the smallest on."""
+    """Smaller cases: one row, and of it the first columns."""
 
-    def cut(row: int, width: int) -> Arguments:
-        one = each(lambda v: v[row : row + 1], given)
-        return each(lambda v: v[:, :width] if v.ndim > 1 else v, one)
+    def cut(row: int, width: int, v: Tensor) -> Tensor:
+        return v[row : row + 1, :width] if v.ndim > 1 else v[row : row + 1]
 
     lead = max((v for v in given.values() if isinstance(v, Tensor)), key=Tensor.dim)
-    for width in range(1, (lead.shape[1] if lead.ndim > 1 else 1) + 1):
-        for row in range(len(lead)):
-            if "mask" not in given or given["mask"][row, :width].any():
-                yield cut(row, width)
+    for row, width in product(range(len(lead)), range(1, lead[0].reshape(-1).numel() + 1)):
+        if "mask" not in given or given["mask"][row, :width].any():
+            yield each(partial(cut, row, width), given)
 
 
 # --- what must not change a result -----------------------------------------------------------------
@@ -391,8 +345,8 @@ def holds(tag: str, mine: Mine, right: Candidate) -> bool:
     if tag == "split":
         return adds_up(mine, right, batch)
     if tag == "detached":
-        given = each(lambda v: v.requires_grad_() if is_float(v) else v, given)
-        return not mine(*given.values()).requires_grad
+        floats = [name for name, value in given.items() if is_float(value)]
+        return not any(slope.any() for slope in answer_of(mine, given, floats)[1:])
     if tag == "nan":
         for value in given.values():
             if is_float(value) and value.shape == given["mask"].shape:
@@ -424,7 +378,7 @@ def adds_up(mine: Mine, right: Candidate, batch: Arguments) -> bool:
     whole, mask = measured(right, batch)[0], batch["mask"]
     halves = [each(lambda v: v[:1], batch), each(lambda v: v[1:], batch)]
     for total in (mask.sum(), torch.tensor(len(mask))) if named else ():
-        sums = sum(mine.call(half, **{named[0]: total}) for half in halves)
+        sums = sum(mine(half, **{named[0]: total}) for half in halves)
         if close(sums.reshape(-1), whole, 1e-4):
             return True
     return not named

@@ -1,7 +1,7 @@
 """All kinds of function that can be checked, in the order in which a signature is tried.
 
 Of the arguments "!" marks one that a gradient must reach, "?" one that a function may lack, and "=0.2"
-one that is 0.2 where it is lacking.
+one that is 0.2 where it is lacking, "=clip_low" one that is what clip_low is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KL = "log_probs! ref_log_probs mask? length?"
 ALL = (
     Kind(
         "policy_loss",
-        "log_probs! old_log_probs? advantages clip_low=0.2 clip_high=0.2 mask? length?",
+        "log_probs! old_log_probs? advantages clip_low=0.2 clip_high=clip_low mask? length?",
     ),
     Kind("value_loss", "values! old_values? returns clip? mask? length?"),
     Kind("preference_loss", PAIRS, batch_of=pairs),

@@ -5,6 +5,7 @@ The ways of this folder stand in ways.txt, as changes of formulas.py.
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,13 +65,33 @@ def made(kind: str, name: str, changes: Sequence[str]) -> Callable[..., Any]:
     if not changes:
         return getattr(formulas, name)
     first = next(names for header, names in sections().items() if kind in header.split())
-    head, _, body = inspect.getsource(getattr(formulas, next(iter(first)))).partition(":\n")
+    return changed(getattr(formulas, next(iter(first))), changes)
+
+
+def changed(function: Callable[..., Any], changes: Sequence[str]) -> Callable[..., Any]:
+    """The function with b in the place of every a, for "a -> b"; another change is the whole result.
+
+    ValueError where a does not stand in its body.
+    """
+    head, body = source_of(function)
     for change in changes:
         before, arrow, after = change.partition(" -> ")
         if arrow and before not in body:
-            raise ValueError(f"{name} of {kind} changes {before}, which is not there")
+            raise ValueError(
+                f"{function.__name__} does not hold {before!r}, which is to be changed"
+            )
         body = body.replace(before, after) if arrow else f"    return {change}\n"
     built: dict[str, Any] = {}
-    exec(f"{head}:\n{body}", vars(formulas), built)
-    (function,) = built.values()
-    return function
+    exec(head + body, function.__globals__, built)
+    return built[function.__name__]
+
+
+@cache
+def source_of(function: Callable[..., Any]) -> tuple[str, str]:
+    """A function's source: from "def" to the end of its docstring, and the statements after it."""
+    lines = inspect.getsource(function).splitlines(keepends=True)
+    (definition,) = ast.parse("".join(lines)).body
+    assert isinstance(definition, ast.FunctionDef)
+    body = definition.body[1:] if ast.get_docstring(definition) else definition.body
+    first = body[0].lineno - 1
+    return "".join(lines[definition.lineno - 1 : first]), "".join(lines[first:])

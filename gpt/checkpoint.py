@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def kind_of(model: GPT) -> str:
     return "gpt" if name == "model" else name
 
 
-def file_of(kind: str, path: Path) -> Any:
+def file_of(kind: str, path: Path) -> ModuleType:
     """The file of gpt/ with this kind of model, `MODEL` and `SHAPE`; UserError for another name."""
     name = "model" if kind == "gpt" else kind
     if kind != "model" and name in {module.name for module in iter_modules(gpt.__path__)}:
@@ -79,7 +80,7 @@ def shaped(tensors: Mapping[str, Tensor], config: GPTConfig, path: Path, *remedy
     return model.eval()
 
 
-def gpt_config_of(about: Mapping[str, Any], tensors: Iterable[str], path: Path) -> GPTConfig:
+def gpt_config_of(about: Mapping[str, object], tensors: Iterable[str], path: Path) -> GPTConfig:
     """The shape in a header; UserError for one that is damaged."""
     kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
     kind = next(kinds, "gpt")

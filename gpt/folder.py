@@ -263,7 +263,7 @@ def first_model(flags: Mapping[str, Any]) -> str | None:
     return None
 
 
-def published_start(flags: Mapping[str, Any]) -> str | None:
+def published_start(flags: Mapping[str, object]) -> str | None:
     """The name of these weights."""
     named = first_model(flags)
     return named and (hub_name(named) or folder_of_run(expanded(Path(named))).resolve().name)

@@ -161,7 +161,7 @@ def described(
     return kind, shape, sum(sizes.values()), chat_template_in(folder, settings), settings
 
 
-def load_hf(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> GPT:
+def load_hf(folder: Path, shape: GPTConfig, config: Mapping[str, object]) -> GPT:
     """The model of this shape in a folder: float32, in eval mode, with dropout 0.
 
     `config` is what config.json holds. Raises UserError for files that are damaged or not exactly this
@@ -171,7 +171,7 @@ def load_hf(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> GPT:
 
 
 def load_classifier(
-    folder: Path, shape: GPTConfig, config: Mapping[str, Any]
+    folder: Path, shape: GPTConfig, config: Mapping[str, object]
 ) -> tuple[GPT, Tensor]:
     """A reward model's trunk and its score (1, D), as `load_hf`."""
     tensors = read_weights(weight_files(folder), shape)
@@ -193,7 +193,7 @@ def _built(
 
 
 def load_tokenizer_of(
-    folder: Path, shape: GPTConfig, config: Mapping[str, Any], settings: Mapping[str, Any]
+    folder: Path, shape: GPTConfig, config: Mapping[str, object], settings: Mapping[str, object]
 ) -> Tokenizer:
     """The tokenizer.json in a folder; GPT-2's where there is none, and sizes and end of text say so.
 
@@ -222,7 +222,7 @@ def save_hf(
     tokenizer: Tokenizer | None = None,
     score: Tensor | None = None,  # (1, D), of a reward model
     dtype: torch.dtype = torch.float32,
-    about: Mapping[str, Any] | None = None,  # what we say of it besides
+    about: Mapping[str, object] | None = None,  # what we say of it besides
 ) -> None:
     """Write config.json and model.safetensors as transformers 5 does, in this dtype and atomically.
 
@@ -282,7 +282,7 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
-def published_shape(values: Mapping[str, Any], path: Path) -> GPTConfig:
+def published_shape(values: Mapping[str, object], path: Path) -> GPTConfig:
     """What a config.json says -> our config; UserError for a part that nothing here computes."""
     kind = str(values.get("model_type"))
     values = MISSING.get(kind, {}) | dict(values)
@@ -301,7 +301,7 @@ def published_shape(values: Mapping[str, Any], path: Path) -> GPTConfig:
     return checked_shape(LlamaConfig, sizes | llama_switches(kind, values, path), path)
 
 
-def window_of(values: Mapping[str, Any]) -> Any:
+def window_of(values: Mapping[str, object]) -> Any:
     """How many tokens attention in windows sees; None without them."""
     return None if values.get("use_sliding_window") is False else values.get("sliding_window")
 
@@ -311,7 +311,7 @@ def rotary_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(values.get("rope_scaling") or values.get("rope_parameters") or {})
 
 
-def turning_of(rope: Mapping[str, Any]) -> Any:
+def turning_of(rope: Mapping[str, object]) -> Any:
     """The kind of rotary positions, as newer and older files call it."""
     return rope.get("rope_type", rope.get("type", "unnamed" if "factor" in rope else "default"))
 
@@ -381,13 +381,13 @@ def llama_switches(kind: str, values: Mapping[str, Any], path: Path) -> dict[str
     return switches | numbers | {"own_head": own}
 
 
-def multipliers_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def multipliers_of(kind: str, values: Mapping[str, object]) -> dict[str, Any]:
     """Granite's four numbers; none of other kinds."""
     return {name: values.get(name, 1.0) for name in MULTIPLIERS} if kind == "granite" else {}
 
 
 def as_llama(
-    values: Mapping[str, Any], config: LlamaConfig, tensors: Mapping[str, Tensor]
+    values: Mapping[str, object], config: LlamaConfig, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The tensors of a kind that is a Llama in another form, in a Llama's; `values` is config.json.
 

@@ -21,6 +21,7 @@ from gpt.folder import ModelFolder, weights_of
 from gpt.log_probs import CHUNK_ELEMENTS, response_hidden
 from gpt.lora import add_adapters
 from gpt.model import GPT, PRESETS, GPTConfig
+from gpt.recipes import ModelFlags
 from harness.console import say_always
 from harness.device import free_memory, precision, shapes_alone
 from harness.flags import SMALL
@@ -95,7 +96,7 @@ def kept(
 
 
 def activations(
-    shape: GPTConfig, config: Any, rows: int, groups: int, prompt: int, answer: int
+    shape: GPTConfig, config: ModelFlags, rows: int, groups: int, prompt: int, answer: int
 ) -> int:
     """What all layers keep of so many rows of so many prompts, from one and two of each.
 
@@ -174,7 +175,7 @@ def resident(parts: dict[str, dict[str, int]]) -> float:
     return PROCESS + (1 + GAPS) * max(sum(phase.values()) for phase in parts.values())
 
 
-def warn_of_memory(config: Any, device: torch.device) -> None:
+def warn_of_memory(config: ModelFlags, device: torch.device) -> None:
     """Say in a sentence that a run will not fit, and which flags help; nothing of a small model.
 
     Rows of full length are assumed, and reward models and teachers as large as their files.
@@ -185,7 +186,7 @@ def warn_of_memory(config: Any, device: torch.device) -> None:
     others = sum(weights_of(name) for name in config.named_models() if name != config.model)
     prompt = getattr(config, "max_prompt_tokens", PROMPT)
 
-    def needed(changed: Any) -> float:
+    def needed(changed: ModelFlags) -> float:
         bytes_of_others = (2 if changed.precision == "bfloat16" else 4) * others
         with torch.random.fork_rng(devices=[]):  # adapters draw numbers
             parts = memory_of(changed, shape, prompt, bytes_of_others)
@@ -196,7 +197,7 @@ def warn_of_memory(config: Any, device: torch.device) -> None:
     free, total = free_memory(device), needed(config)
     if total <= free:
         return
-    left = [(name, value) for name, value in SAVING.items() if saves(config, name, value)]
+    left = [(name, value) for name, value in SAVING.items() if saves(config, name)]
     several = [dict(left[:count]) for count in range(2, len(left) + 1)]
     help_of = "no flag of this command makes it fit, a smaller model or a larger machine does"
     for flags in [*({name: value} for name, value in left), *several]:
@@ -209,13 +210,14 @@ def warn_of_memory(config: Any, device: torch.device) -> None:
     )
 
 
-def saves(config: Any, name: str, value: Any) -> bool:
+def saves(config: ModelFlags, name: str) -> bool:
     """Whether a flag of `SAVING` may be set, and is not yet."""
+    now, value = getattr(config, name), SAVING[name]
     if name == "micro_batch_size":
-        return config.micro_batch_size is None or config.micro_batch_size > value
-    return not getattr(config, name) or name == "precision" and config.precision != value
+        return now is None or now > value
+    return not now or name == "precision" and now != value
 
 
-def typed(name: str, value: Any) -> str:
+def typed(name: str, value: object) -> str:
     """A flag as it is typed."""
     return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")

@@ -174,7 +174,7 @@ def train(
     return log.rows
 
 
-def held_out_losses(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+def held_out_losses(rows: Sequence[Mapping[str, float]]) -> list[float]:
     """Every held-out loss so far."""
     return [row["held_out_loss"] for row in rows if "held_out_loss" in row]
 

@@ -29,7 +29,7 @@ from harness.errors import UserError
 from harness.flags import AboveZero, Count, MemoryFlags, TrainingFlags
 from harness.run_folder import script_name
 
-Config = TypeVar("Config")
+Settings = TypeVar("Settings", bound="RecipeFlags")
 SHAPES = (*get_args(Preset), "teacher")
 NOT_MEASURED = "not measured"
 FEW = 5e6  # weights up to which a model that is not known to be of another shape is tiny, or own
@@ -252,7 +252,9 @@ def fresh(shape: str, weights: int) -> Start:
     return Start(frozenset(kinds), weights, shape)
 
 
-def rows_of(config_class: Any, start: Start, data: str, adapters: bool) -> list[Recipe]:
+def rows_of(
+    config_class: type[RecipeFlags], start: Start, data: str, adapters: bool
+) -> list[Recipe]:
     """The rows that count for a command, the later ones over the earlier."""
     commands = [name for name in (config_class.family, script_name(config_class)) if name]
     found = []
@@ -265,7 +267,7 @@ def rows_of(config_class: Any, start: Start, data: str, adapters: bool) -> list[
 
 
 def resolved(
-    config_class: Any, start: Start, data: str, adapters: bool
+    config_class: type[RecipeFlags], start: Start, data: str, adapters: bool
 ) -> dict[str, tuple[Any, Recipe]]:
     """Every setting that the table changes, and the row that it is from."""
     defaults = {field.name: field.default for field in fields(config_class)}
@@ -281,7 +283,7 @@ def resolved(
     return found
 
 
-def config_of(config_class: Callable[..., Config], **given: Any) -> Config:
+def config_of(config_class: type[Settings], **given: Any) -> Settings:
     """The config of a command: what is `given` over the rows that the given start and data choose."""
     data = given.get("data", USUAL)
     start = start_of(given.get("model"), data, given.pop("preset", None))
@@ -290,7 +292,7 @@ def config_of(config_class: Callable[..., Config], **given: Any) -> Config:
     return config_class(**({"preset": start.preset} | values | given))
 
 
-def defaults(config_class: Callable[..., Config], arguments: Sequence[str] | None = None) -> Config:
+def defaults(config_class: type[Settings], arguments: Sequence[str] | None = None) -> Settings:
     """The config over which all flags are parsed: of those that choose rows."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     named = {name: flag_value(arguments, option(name)) for name in ("model", "data", "preset")}
@@ -298,8 +300,8 @@ def defaults(config_class: Callable[..., Config], arguments: Sequence[str] | Non
     adapters = flag_value(arguments, "--lora-rank") not in (None, "0")
     if adapters:  # its number is left to the parser
         given["lora_rank"] = 1
-    config = config_of(config_class, **(given | config_class.chosen_by(arguments)))  # type: ignore[attr-defined]
-    return dataclasses.replace(config, lora_rank=0) if adapters else config  # type: ignore[type-var]
+    config = config_of(config_class, **(given | config_class.chosen_by(arguments)))
+    return dataclasses.replace(config, lora_rank=0) if adapters else config  # type: ignore[call-arg]
 
 
 # The flags that choose a row ----------------------------------------------------------------------
@@ -380,12 +382,12 @@ class ModelFlags(MemoryFlags, RecipeFlags):
 # Commands -----------------------------------------------------------------------------------------
 
 
-def run_with_recipe(main: Callable[[Config], Any], config_class: Callable[..., Config]) -> None:
+def run_with_recipe(main: Callable[[Settings], object], config_class: type[Settings]) -> None:
     """What stands under `__name__ == "__main__"`: parse the flags over the recipe, say it, then main."""
     run_command(partial(_announced, main), config_class, partial(defaults, config_class))
 
 
-def _announced(main: Callable[[Config], Any], config: Config) -> Any:
+def _announced(main: Callable[[Settings], object], config: Settings) -> object:
     """main(config); of a model that is opened it is said first which settings it has."""
     if isinstance(config, ModelFlags) and config.model:
         print(describe_settings(config, ModelFolder.open(config.model)), flush=True)

@@ -20,7 +20,7 @@ from torch import nn
 
 from data.sources import default_folder, is_world, name_columns
 from gpt.memory import warn_of_memory
-from gpt.recipes import ModelFlags, run_with_recipe
+from gpt.recipes import ModelFlags, RecipeFlags, run_with_recipe
 from harness.device import open_device
 from harness.files import reading
 from harness.metric_log import MetricLog
@@ -60,7 +60,7 @@ class Stage:
     """A command's four parts, each a function; `work` is whatever its `open` has opened."""
 
     name: str  # of run folders and messages
-    config: Callable[..., Any]
+    config: type[RecipeFlags]
     # config, device -> config as it is run, work
     open: Callable[[Any, torch.device], tuple[Any, Any]]
     plan: Callable[[Any, Any, Path, int], Plan]  # config, work, folder, steps that are done
@@ -68,7 +68,7 @@ class Stage:
     # likewise: the model, and what is measured of it
     keep: Callable[[Any, Any, MetricLog, Path], None]
 
-    def run(self, config: Any) -> Path:
+    def run(self, config: RecipeFlags) -> Path:
         """The whole command; returns its run folder."""
         return run_stage(self, config)
 
@@ -78,7 +78,7 @@ class Stage:
 
 
 @reading()
-def run_stage(stage: Stage, config: Any) -> Path:
+def run_stage(stage: Stage, config: RecipeFlags) -> Path:
     """Open, plan, train and keep, in a run folder that can be resumed."""
     device = open_device(config.device, config.precision)
     if isinstance(config, ModelFlags):
@@ -132,7 +132,7 @@ class Trial(MetricLog):
         self.opened = self.opened or now - self.begin
         return now
 
-    def write(self, *, step: int, **metrics: Any) -> None:
+    def write(self, *, step: int, **metrics: object) -> None:
         super().write(step=step, **metrics)
         if gather(len(self.rows) >= 3 or self.timed >= self.enough)[0]:
             raise Measured
@@ -161,18 +161,20 @@ def in_time(
     print(
         f"--minutes {config.minutes:g}: {steps:,} of {plan.steps:,} steps fit, of {log.usual():.2g} s"
     )
-    config = replace(config, steps=steps, warmup_steps=warm_up(config.warmup_steps, steps))
-    record_choice(folder, config)
-    return config, replace(plan, steps=steps, extra_steps=plan.extra_steps * steps / plan.steps)
+    chosen = dict(steps=steps, warmup_steps=warm_up(config.warmup_steps, steps))
+    record_choice(folder, **chosen)
+    return replace(config, **chosen), replace(
+        plan, steps=steps, extra_steps=plan.extra_steps * steps / plan.steps
+    )
 
 
-def trained(work: Any) -> Iterator[nn.Module]:
+def trained(work: object) -> Iterator[nn.Module]:
     """The models among what a stage has opened that have weights to train."""
     if isinstance(work, nn.Module):
         if any(weight.requires_grad for weight in work.parameters()):
             yield work
         return
-    parts = vars(work) if is_dataclass(work) else work
+    parts: Any = vars(work) if is_dataclass(work) else work
     for part in parts.values() if isinstance(parts, dict) else parts:
         if isinstance(part, nn.Module | dict | tuple) or is_dataclass(part):
             yield from trained(part)

@@ -256,7 +256,7 @@ def with_pad(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def read_tokenizer(
-    folder: Path, vocab_size: int, config: Mapping[str, Any], named: Mapping[str, Any]
+    folder: Path, vocab_size: int, config: Mapping[str, object], named: Mapping[str, object]
 ) -> Tokenizer | None:
     """The tokenizer beside a model of `vocab_size` tokens; None if the folder holds none.
 
@@ -340,7 +340,7 @@ def settings_in(path: Path) -> dict[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def chat_template_in(folder: Path, named: Mapping[str, Any]) -> str | None:
+def chat_template_in(folder: Path, named: Mapping[str, object]) -> str | None:
     """The template of its own file or of tokenizer_config.json; of several the default one."""
     path, template = folder / TEMPLATE_FILE, named.get("chat_template")
     if path.is_file():
@@ -358,7 +358,7 @@ def chat_template_in(folder: Path, named: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def text_of(token: Any) -> str | None:
+def text_of(token: object) -> str | None:
     """A special token's text: settings hold it bare, or as an object with its content."""
     token = token.get("content") if isinstance(token, dict) else token
     return token if isinstance(token, str) else None

@@ -41,7 +41,7 @@ def flag_value(arguments: Sequence[str], flag: str) -> str | None:
 
 
 def run_command(
-    main: Callable[[Config], Any],
+    main: Callable[[Config], object],
     config_class: Callable[..., Config],
     default: Callable[[], Config] | None = None,
 ) -> None:
@@ -88,7 +88,7 @@ def require_temporary_folder() -> None:
         ) from None
 
 
-def warn_of_rate(config: Any, default: Any) -> None:
+def warn_of_rate(config: object, default: object) -> None:
     """Say that a learning rate is ten times the default or more."""
     for name in config.rates if isinstance(config, TrainingFlags) and default else ():
         given, usual = getattr(config, name), getattr(default, name)
@@ -117,7 +117,7 @@ def command_name() -> str:
     return f"python {path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path}"
 
 
-def run_script(main: Callable[[Config], Any], config: Config) -> None:
+def run_script(main: Callable[[Config], object], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
     guard = partial(errors_as_sentences, config)
@@ -134,7 +134,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
 
 
 @contextmanager
-def errors_as_sentences(config: Any = None) -> Iterator[None]:
+def errors_as_sentences(config: object = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
     Of several ranks the first one that fails speaks. The `config` has the command's flags.

@@ -139,8 +139,8 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def precision(device: torch.device, dtype: str) -> Any:
-    """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32"."""
+def precision(device: torch.device, dtype: str) -> AbstractContextManager[None]:
+    """Inside: bfloat16 autocast over float32 weights, or nothing for "float32"."""
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)

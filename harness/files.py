@@ -196,7 +196,7 @@ def write_text(path: Path, content: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(data))
 
 
-def strict_json(value: Any, indent: int | None = None) -> str:
+def strict_json(value: object, indent: int | None = None) -> str:
     """JSON that every program reads, which has no word for infinity or NaN: 1e999, which is read as one
     again, and null."""
     try:
@@ -218,11 +218,11 @@ def _marked(value: Any, mark: str) -> Any:
     return value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     write_text(path, strict_json(value, indent=2) + "\n")
 
 
-def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def append_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Append one JSON object a line, on the first rank, which alone reads `rows`."""
 
     def append() -> None:
@@ -292,7 +292,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [with_nan(row) for row in rows_of_steps(path)]
 
 
-def with_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+def with_nan(row: Mapping[str, object]) -> dict[str, Any]:
     return {key: math.nan if value is None else value for key, value in row.items()}
 
 

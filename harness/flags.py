@@ -81,7 +81,7 @@ def check_ranges(config: object) -> None:
             raise UserError(f"{name} {allowed.words}: got {value}")
 
 
-def renamed(flags: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(flags: Mapping[str, object]) -> dict[str, Any]:
     """The flags of a run's config.json under the names that they have today."""
     old = {RENAMED[name]: v for name, v in flags.items() if name in RENAMED and v is not None}
     return old | {name: value for name, value in flags.items() if name not in RENAMED}

@@ -80,7 +80,7 @@ class MetricLog:
         self.step_began = time.perf_counter()
         return self.step_began
 
-    def write(self, *, step: int, **metrics: Any) -> None:
+    def write(self, *, step: int, **metrics: object) -> None:
         """Record step number `step`, counted from 1. Tensors of one element become numbers.
 
         A row may stand for several steps. Where nobody calls `start_step`, it began at the last row.

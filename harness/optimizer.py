@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 import torch.nn as nn
@@ -97,7 +96,7 @@ def clip_and_step(
     return norm
 
 
-def check_losses(row: Mapping[str, Any]) -> None:
+def check_losses(row: Mapping[str, float]) -> None:
     """Diverged for a loss or a gradient's norm in a row of metrics that is not finite."""
     for name, value in row.items():
         if ("loss" in name or "grad_norm" in name) and not math.isfinite(value):

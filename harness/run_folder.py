@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -53,6 +53,8 @@ try:
 except ImportError:  # Windows, where two runs in one folder are the user's to avoid
     fcntl = None  # type: ignore[assignment]
 
+Config = TypeVar("Config", bound=TrainingFlags)
+AnyFlags = TypeVar("AnyFlags", bound=Flags)
 LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
 # The folder of the run that is on.
 _open: ContextVar[Path | None] = ContextVar("open", default=None)
@@ -222,9 +224,10 @@ def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
     return _open_by(go_on, folder, config)
 
 
-def run_missing(main: Callable[[Any], Any], config: Any) -> None:
+def run_missing(main: Callable[[Config], object], config: Config) -> None:
     """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
     folder = config.out
+    assert folder is not None
     same, begun, done = on_main(
         lambda: (_holds(folder, config), *((folder / f).exists() for f in (STATE_FILE, MODEL_FILE)))
     )
@@ -332,25 +335,25 @@ def _take_up(folder: Path, config: Flags) -> Path:
     return folder
 
 
-def as_begun(folder: Path, config: Any) -> Any:
+def as_begun(folder: Path, config: AnyFlags) -> AnyFlags:
     """The config of a run that goes on, with the steps, warm-up and columns that it chose as it began."""
     path = folder / CONFIG_FILE
     then = on_main(lambda: read_object(path) if path.exists() else {})
-    chosen, steps = {}, then.get("steps")
+    chosen, steps = dict[str, Any](), then.get("steps")
     if getattr(config, "minutes", None):
         chosen["steps"] = steps
     asked = getattr(config, "warmup_steps", None)
     if asked and isinstance(steps, int) and then.get("warmup_steps") == warm_up(asked, steps):
         chosen["warmup_steps"] = then["warmup_steps"]
-    if then.get("columns") and not config.columns:
+    if then.get("columns") and not getattr(config, "columns", ()):
         chosen["columns"] = tuple(then["columns"])
     return dataclasses.replace(config, **chosen)
 
 
-def record_choice(folder: Path, config: Any) -> None:
+def record_choice(folder: Path, **chosen: int) -> None:
     """Write down the steps, and their warm-up, of a run that was opened without knowing them."""
-    path, now = folder / CONFIG_FILE, dict(steps=config.steps, warmup_steps=config.warmup_steps)
-    on_main(lambda: write_json(path, read_object(path) | now))
+    path = folder / CONFIG_FILE
+    on_main(lambda: write_json(path, read_object(path) | chosen))
 
 
 def _check_same_run(

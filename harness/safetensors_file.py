@@ -32,7 +32,7 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Ma
     write_atomically(path, write)
 
 
-def read_safetensors(path: Path, read: Callable[[Any], T]) -> T:
+def read_safetensors(path: Path, read: Callable[[safe_open], T]) -> T:
     """read(file) of an open safetensors file; UserError for a damaged one."""
     path.open("rb").close()  # of a file that may not be read safetensors says that it is not there
     try:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from harness.ranks.collectives import LostRank, gather, world
 
@@ -138,7 +138,7 @@ def signal_of_any_rank() -> int:
 class ForgivingOutput:
     """A text stream of which a failed write is forgotten, and with it all that follows."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream, self.lost = stream, False
 
     def write(self, text: str) -> int:

@@ -22,7 +22,7 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.ranks.collectives import all_reduce_sum, rank
 from harness.seeds import derive_seed
-from harness.training_state import TrainingState, keep_state
+from harness.training_state import Stateful, TrainingState, keep_state
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SupervisedSteps:
 
     def __init__(
         self, config: SupervisedFlags, model: nn.Module, log: MetricLog, folder: Path | None = None, *,
-        optimizer: torch.optim.Optimizer | None = None, dropout: float = 0.0, **parts: Any,
+        optimizer: torch.optim.Optimizer | None = None, dropout: float = 0.0, **parts: Stateful,
     ) -> None:  # fmt: skip
         self.config, self.model, self.log, self.folder = config, model, log, folder
         self.optimizer = optimizer or adamw(model, config.lr, weight_decay=config.weight_decay)
@@ -81,7 +81,7 @@ class SupervisedSteps:
         """Whether what is done every so many steps, and at the end, is done now."""
         return self.state.step % every == 0 or self.last
 
-    def close(self, row: Mapping[str, Any], stops: Callable[[], bool] = never) -> None:
+    def close(self, row: Mapping[str, float], stops: Callable[[], bool] = never) -> None:
         """Check the row, write it, and keep the state. The run ends early where it then `stops`."""
         check_losses(row)
         self.log.write(step=self.state.step, **row)

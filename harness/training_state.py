@@ -6,7 +6,7 @@ import dataclasses
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,11 +24,18 @@ SHARE = (
 )
 
 
+class Stateful(Protocol):
+    """A module, an optimizer, or what else changes during a run."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], /) -> object: ...
+
+
 @dataclasses.dataclass
 class TrainingState:
     """All that changes during a run: what is saved is what is resumed."""
 
-    parts: dict[str, Any]  # modules, optimizers and what else has state_dict and load_state_dict
+    parts: dict[str, Stateful]
     generators: dict[str, torch.Generator]
     step: int = 0  # completed steps
     stopped: bool = False  # the run has ended early, and no step follows
@@ -111,7 +118,7 @@ def keep_state(state: TrainingState, folder: Path | None, every: int | None, *, 
         raise Interrupted(number, state.step)
 
 
-def unchanging_names(part: Any) -> set[str]:
+def unchanging_names(part: object) -> set[str]:
     """The names in a part's state that no step changes: what its modules say of their own tensors."""
     if not isinstance(part, torch.nn.Module):
         return set()
@@ -123,13 +130,13 @@ def unchanging_names(part: Any) -> set[str]:
     }
 
 
-def changing_state(part: Any) -> Any:
+def changing_state(part: Stateful) -> dict[str, Any]:
     """What a checkpoint holds of a part of a run: its state without what no step changes."""
     state, unchanging = part.state_dict(), unchanging_names(part)
     return {name: value for name, value in state.items() if name not in unchanging}
 
 
-def load_changing_state(part: Any, state: Any) -> None:
+def load_changing_state(part: Stateful, state: dict[str, Any]) -> None:
     """Restore what `changing_state` gave. ValueError for the state of other adapters, or of none."""
     if unchanging_names(part):
         if state.keys() != changing_state(part).keys():

@@ -16,7 +16,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -43,7 +42,7 @@ class ReportConfig:
     """Write metrics.csv into each run folder instead: a column for each metric, a row a step."""
 
 
-def write_csv(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_csv(folder: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     """The metrics of a run as a table, an empty cell where a step has no such number; returns its path."""
     table = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))

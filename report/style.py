@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 # The eight colours of Okabe and Ito, then three of Paul Tol's muted scheme. Both sets are chosen so
@@ -40,8 +41,8 @@ RC: dict[Any, Any] = {
 }
 
 
-def styled() -> Any:
-    """A context in which matplotlib draws in this style: `with styled(): ...`."""
+def styled() -> AbstractContextManager[None]:
+    """Inside, matplotlib draws in this style: `with styled(): ...`."""
     import matplotlib as mpl
 
     return mpl.rc_context(RC)

@@ -149,7 +149,7 @@ def thinned(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # A template and its numbers -----------------------------------------------------------------------
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """A template of this package. What is put into it is escaped, also what `tojson` writes."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True,
@@ -159,7 +159,7 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def finite(value: Any) -> float | None:
+def finite(value: object) -> float | None:
     """A number for JSON: None for NaN, infinities and what is no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e308:
         return None

@@ -86,7 +86,7 @@ def read_visits(path: Path) -> list[Visit]:
     return visits_of(read_jsonl(record_input(path)))
 
 
-def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:
+def visits_of(rows: Sequence[Mapping[str, object]]) -> list[Visit]:
     """Rows whose prompt and whose step of origin agree with their neighbour's, together."""
     groups = itertools.groupby(rows, key=lambda row: (row.get("step"), row["prompt"]))
     return [list(group) for _, group in groups]

@@ -231,7 +231,7 @@ def train(
     return run.log.rows
 
 
-def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
+def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: object) -> int:
     """--steps, or those of --epochs."""
     if config.steps is not None or config.epochs is None:
         return config.steps or STEPS

@@ -206,7 +206,7 @@ def choices_of(variant: str) -> dict[str, Any]:
     return VARIANTS[variant] | {"variant": variant}
 
 
-def from_variant(variant: str, preset: str = "tiny", **overrides: Any) -> GRPOVariantsConfig:
+def from_variant(variant: str, preset: str = "tiny", **overrides: object) -> GRPOVariantsConfig:
     """The config of a named variant; `GRPOVariantsConfig(variant="dapo")` would only carry the name."""
     return config_of(GRPOVariantsConfig, preset=preset, **(choices_of(variant) | overrides))
 

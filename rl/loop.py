@@ -8,6 +8,7 @@ controller and limit, validation, checkpoints. Nothing inherits; an engine calls
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -173,8 +174,8 @@ class Run:
         """The prompts of a step, in shuffled epochs."""
         return prompt_batch(self.records, step, self.config.prompts_per_step, self.config.seed)
 
-    def precise(self) -> Any:
-        """A context in which the models compute in --precision."""
+    def precise(self) -> AbstractContextManager[None]:
+        """Inside the models compute in --precision."""
         return precision(self.policy.device, self.config.precision)
 
     def sample(self, records: Sequence[PromptRecord], *, mixture: Mixture | None = None) -> Rollout:

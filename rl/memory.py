@@ -10,7 +10,7 @@ gpt/memory.py computes it, and every command that trains asks it before its firs
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from data.sources import USUAL, Data
 from gpt.folder import ModelFolder
@@ -20,6 +20,7 @@ from gpt.recipes import config_of
 from harness.command_line import run_command
 from harness.flags import AtLeastOne, Count
 from rl import grpo_engine, ppo_engine
+from rl.run.config import RunFlags
 
 ENGINES = {"grpo": grpo_engine.ENGINE, "ppo": ppo_engine.ENGINE}
 
@@ -60,7 +61,7 @@ def shape_of(model: str) -> GPTConfig:
     return PRESETS[model] if model in PRESETS else ModelFolder.open(model).shape
 
 
-def engine_config(flags: MemoryConfig) -> Any:
+def engine_config(flags: MemoryConfig) -> RunFlags:
     """The engine's config: its preset, with the flags that are given."""
     engine, ours = ENGINES[flags.engine], ("model", "engine", "prompt_tokens", "reward_models")
     given = {k: v for k, v in vars(flags).items() if k not in ours and v is not None}

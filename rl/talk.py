@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -45,6 +45,8 @@ from rl.rewards.reward import (
     rewards_of,
 )
 from rl.run.config import RunFlags
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Talk:
         self.notes: list[str] = []
         self.start = self.noted("no KL", self.open_start)
         self.other = self.open_other(config.against) if config.against else self.start
-        self.source: Source | None = self.noted("no prompts", self.open_source)
+        self.source = self.noted("no prompts", self.open_source)
         self.rule = None
         if self.source is not None:
             prompts = {name: self.source.prompts(name) for name in SPLITS}
@@ -128,7 +130,7 @@ class Talk:
         }
         return [words for words, found in known.items() if found is not None]
 
-    def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
+    def noted(self, missing: str, opened: Callable[[], T]) -> T | None:
         """What can be opened; else None, and a note why, or what the run has not read."""
         try:
             with reading():

@@ -3,6 +3,8 @@
     python scripts/mutation_check.py                    every planted bug
     python scripts/mutation_check.py --only k1-sign     one or several of them
 
+    python scripts/mutation_check.py --also 40          who else notices, of 40 more bugs
+
 The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
 
     k1-sign: k1 is log pi_ref - log pi: the penalty pays for drifting away
@@ -10,12 +12,17 @@ The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
     - return log_probs - ref_log_probs
     + return ref_log_probs - log_probs
     tests test_losses.py
+    also 1 of 4: test_peers.py
 
 `in` names a function, a class or an assigned name, with its file before it where several have that
-name: `grpo_engine.train`. The `-` lines must occur there once, however they are laid out. Without `+`
-lines they are deleted. A block may hold several changes. A test is a file, wherever below
+name: `grpo_engine.train`. The `-` lines must occur there once, indented as a whole in any way. Without
+`+` lines they are deleted. A block may hold several changes. A test is a file, wherever below
 tests/ it lies. A bug is caught when a test fails, and survives when all of them pass; the script then
 ends with status 1. First the same tests run without a bug: they must pass.
+
+`also` says who else notices: of the other tests that import a changed module, how many were run, and
+which failed. Those that import least run first; it ends with three that notice, or with twelve. A bug
+without this line was not measured. `--also` goes on where it ended, because it writes each line at once.
 """
 
 from __future__ import annotations
@@ -29,19 +36,21 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.flags import AtLeastOne, check_ranges
+from harness.flags import AtLeastOne, Count, check_ranges
 
 ROOT = Path(__file__).resolve().parents[1]
 BUGS = ROOT / "scripts" / "planted_bugs.txt"
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report")
-ELSEWHERE = ("nano", "scripts", "studies", "docs/examples")  # for a name that no package has
+ELSEWHERE = ("nano", "scripts", "studies", "docs/examples", "conformance")  # if no package has it
 TIMEOUT = 600.0  # seconds for one run of tests: a loop that no longer ends is no result
+ENOUGH, MOST = 3, 12  # other files that notice, and that are tried
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ class Bug:
     what: str
     changes: Sequence[Change]
     tests: Sequence[str]
+    also: Sequence[str] | None = None  # None: not measured
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -81,27 +91,26 @@ def read_bug(lines: Sequence[str]) -> Bug:
     name, _, what = lines[0].partition(": ")
     tests: list[str] = []
     changes: list[Change] = []
-    place, before = "", ""
+    place, before, also = "", "", None
     for line in lines[1:]:
         kind, _, rest = line.partition(" ")
         if kind == "in":
             place = rest
         elif kind == "tests":
             tests += rest.split()
+        elif kind == "also":
+            also = rest.partition(":")[2].split()
         elif kind == "-" and place:
-            if before == "-":
-                changes.append(Change(place, f"{changes.pop().old}\n{rest}", ""))
-            else:
-                changes.append(Change(place, rest, ""))
+            old = f"{changes.pop().old}\n{rest}" if before == "-" else rest
+            changes.append(Change(place, old, ""))
         elif kind == "+" and before in ("-", "+"):
-            last = changes.pop()
-            changes.append(Change(last.name, last.old, f"{last.new}\n{rest}".strip("\n")))
+            changes.append(replace(last := changes.pop(), new=f"{last.new}\n{rest}".strip("\n")))
         else:
             raise UserError(f"planted bug {name}: this line fits no change: {line!r}")
         before = kind
     if not (what and changes and tests):
         raise UserError(f"planted bug {name!r} needs `name: what`, a change and `tests`")
-    return Bug(name, what, changes, tests)
+    return Bug(name, what, changes, tests, also)
 
 
 # --- planting -------------------------------------------------------------------------------------
@@ -136,11 +145,15 @@ def read_code(root: Path = ROOT) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def find(name: str, code: Mapping[str, str]) -> tuple[str, int, int]:
     """(file, first line, last line) of a name. One of a package wins over one elsewhere."""
     found = []
     for path, text in code.items():
-        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        module = module_of(path)
         for defined, first, last in definitions(text):
             file = name.removesuffix(defined)  # "", or the end of the module's name
             if len(file) < len(name) and f".{module}.".endswith(f".{file}" if file else ""):
@@ -154,43 +167,18 @@ def find(name: str, code: Mapping[str, str]) -> tuple[str, int, int]:
     return found[0]
 
 
-GAP = r"(?:\s|#[^\n]*)*"  # layout and comments
-
-
-def pattern_of(code: str) -> str:
-    """What finds a piece of code however it is laid out, with the commas that ruff adds or without."""
-
-    def part(word: str) -> str:
-        if re.match(r"\w", word):
-            return rf"\b{word}\b"
-        return (rf",?{GAP}" if word in ")]}" else "") + re.escape(word)
-
-    return GAP.join(map(part, re.findall(r"\w+|[^\w\s]", code)))
-
-
-def is_expression(text: str) -> bool:
-    """Whether it can stand in parentheses; several arguments of a call cannot."""
-    try:
-        node = ast.parse(f"({text}\n)", mode="eval").body
-    except SyntaxError:
-        return False
-    return not isinstance(node, ast.Tuple) or text.startswith("(")
-
-
 def changed(text: str, change: Change, first: int, last: int) -> str:
     """The text with one change between two lines. UserError where `old` has no one place there."""
     lines = text.splitlines(keepends=True)
     before, inside = "".join(lines[: first - 1]), "".join(lines[first - 1 : last])
-    spots = [found.span() for found in re.finditer(pattern_of(change.old), inside)]
+    pattern = r"\n *".join(re.escape(line.strip()) for line in change.old.splitlines())
+    spots = [found.span() for found in re.finditer(pattern, inside)]
     if len(spots) != 1:
         raise UserError(f"{change.name} holds {change.old!r} {len(spots)} times instead of once")
     begin, end = spots[0]
     column = begin - (inside.rfind("\n", 0, begin) + 1)
-    new = change.new.replace("\n", "\n" + " " * column)
-    if not new:
-        new = "" if change.old.startswith("@") else "pass"
-    elif is_expression(change.old) and is_expression(change.new):
-        new = f"({new})"
+    new = change.new or ("" if change.old.startswith("@") else "pass")
+    new = new.replace("\n", "\n" + " " * column)
     return f"{before}{inside[:begin]}{new}{inside[end:]}{''.join(lines[last:])}"
 
 
@@ -247,13 +235,75 @@ def run_tests(root: Path, tests: Sequence[str]) -> tuple[str, str]:
     return ("survived" if done.returncode == 0 else "broken"), last
 
 
-def tried(texts: Mapping[str, str], tests: Sequence[str]) -> tuple[str, str]:
-    """What the tests say of a copy of the repository with these texts in it."""
+@contextmanager
+def copy_with(texts: Mapping[str, str]) -> Iterator[Path]:
+    """A copy of the repository with these texts in it."""
     with tempfile.TemporaryDirectory() as folder:
         root = repository_copy(Path(folder))
         for path, text in texts.items():
             (root / path).write_text(text, encoding="utf-8")
+        yield root
+
+
+def tried(texts: Mapping[str, str], tests: Sequence[str]) -> tuple[str, str]:
+    """What the tests say of a copy of the repository with these texts in it."""
+    with copy_with(texts) as root:
         return run_tests(root, tests)
+
+
+# --- who else notices -----------------------------------------------------------------------------
+
+
+@cache
+def imports(file: Path) -> frozenset[str]:
+    """Modules that a file imports; `from a import b` is a and a.b."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return frozenset(found)
+
+
+@cache
+def passes(file: str) -> bool:
+    return tried({}, [file])[0] == "survived"
+
+
+def who_else(bug: Bug, texts: Mapping[str, str]) -> str:
+    """`2 of 7: test_losses.py test_peers.py`, as the list keeps it."""
+    modules = {module_of(path).removeprefix("scripts.") for path in texts}
+    files = [file for file in (ROOT / "tests").rglob("test_*.py") if imports(file) & modules]
+    own = [ROOT / test_file(name) for name in bug.tests]
+    files = sorted({*files} - {*own}, key=lambda file: (len(imports(file)), file))[:MOST]
+    found, run = list[str](), 0
+    with copy_with(texts) as root:
+        while run < len(files) and len(found) < ENOUGH:
+            name = str(files[run].relative_to(ROOT))
+            run += 1
+            if run_tests(root, [name])[0] == "caught" and passes(name):
+                found.append(Path(name).name)
+    return f"{len(found)} of {run}: {' '.join(found)}".rstrip()
+
+
+def ask_others(bugs: Sequence[Bug], count: int, jobs: int) -> None:
+    """Write `also` below so many bugs that have none, spread over the list."""
+    left = [bug for bug in bugs if bug.also is None]
+    left = left[:: max(len(left) // count, 1)][:count]
+    code = read_code()
+    texts = [planted(bug, code) for bug in left]
+    with ThreadPoolExecutor(jobs) as pool:
+        for bug, others in zip(left, pool.map(who_else, left, texts), strict=True):
+            print(f"{bug.name:40}{others}", flush=True)
+            listed = BUGS.read_text(encoding="utf-8")
+            begin = listed.index(f"\n{bug.name}: ")
+            end = (listed + "\n").index("\n\n", begin)
+            listed = f"{listed[:end].rstrip()}\nalso {others}\n{listed[end + 1 :]}"
+            BUGS.write_text(listed, encoding="utf-8")
+
+
+# --- the command ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -262,6 +312,8 @@ class MutationCheckConfig:
 
     only: tuple[str, ...] = ()
     """Names of the bugs to plant; default: all."""
+    also: Count = 0
+    """Instead, for so many more bugs: write into the list which other tests notice."""
     jobs: AtLeastOne = 2
     """Bugs at a time; each runs one single-threaded pytest."""
 
@@ -277,6 +329,8 @@ def main(config: MutationCheckConfig) -> None:
             f"there is no {', '.join(unknown)} in {BUGS.name}: --only takes names of its bugs"
         )
     bugs = [bug for bug in bugs if bug.name in (config.only or bug.name)]
+    if config.also:
+        return ask_others(bugs, config.also, config.jobs)
     caught = check(bugs, config.jobs)
     print(f"{caught} of {len(bugs)} planted bugs are caught")
     sys.exit(caught < len(bugs))

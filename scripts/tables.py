@@ -162,9 +162,10 @@ def cases() -> dict[str, Any]:
 
 
 def best(case: dict[str, Any], cost: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
-    """The peer's side that costs least, and ours."""
-    sides = [[s for s in case["sides"] if s["library"] == name] for name in ("peer", "ours")]
-    return [min(each, key=cost) for each in sides]
+    """The peer's side that costs least, and ours of those that took turns with it."""
+    peer = min((side for side in case["sides"] if side["library"] == "peer"), key=cost)
+    beside = [side for side in case["sides"] if side.get("group") == peer.get("group")]
+    return [peer, min((side for side in beside if side["library"] == "ours"), key=cost)]
 
 
 def benchmarks() -> list[str]:
@@ -199,7 +200,11 @@ def benchmarks_in_short() -> list[str]:
         )
         fewer = f"{seconds[0] / seconds[1]:.2f}"
         rows.append([words, *(f"{each:.3g}" for each in seconds), fewer, *memory])
+        if equal := cases()[name].get("ratios", {}).get("clock"):
+            rows[-1] += [f"{equal['ratio']:.2f}", *map(str, equal["gib"])]
     titles = ["work", "CPU seconds, theirs", "ours", "theirs / ours", "GiB, theirs", "ours"]
+    if len(rows[0]) > len(titles):  # recordings since TRL runs in two processes, too
+        titles += ["by the clock, equal processes", "GiB, theirs", "ours"]
     return markdown(titles, rows)
 
 

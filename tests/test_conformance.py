@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +20,25 @@ import pytest
 import torch
 
 from conformance.__main__ import main
+from conformance.batches import worked
 from conformance.checking import Candidate, Kind, check
 from conformance.kinds import KINDS
+from conformance.trying import Unusable
 from conformance.ways import Way, sections, ways
 from rl.equations import advantages, kl, losses, preference_losses, token_rewards
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def as_users_write_it(kind: Kind, way: Way, reducer: Way | None = None) -> Callable[..., Any]:
-    """A way as a function with a signature, averaged by a reducer."""
+def as_users_write_it(
+    kind: Kind, way: Way, reducer: Way | None = None, **changes: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """A way as a function with a signature, averaged by a reducer, of arguments that are changed first."""
     mine = Candidate(kind, "", way, reducer)
-    by_name = lambda **given: mine(*(given[n] for n in kind.order))  # noqa: E731
+
+    def by_name(**given: Any) -> torch.Tensor:
+        return mine({n: changes.get(n, lambda x: x)(given[n]) for n in kind.order})
+
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in kind.order]
     by_name.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return by_name
@@ -62,6 +75,31 @@ def test_a_wrong_average_is_caught(name: str, reducer: Way) -> None:
     kind = KINDS[name]
     verdict = check(as_users_write_it(kind, kind.known[0], reducer), kind)
     assert (verdict.status, verdict.reducer) == ("mistake", reducer.name), verdict
+
+
+LOSSES = [kind for kind in KINDS.values() if kind.trained]
+
+
+@pytest.mark.parametrize("kind", LOSSES, ids=lambda kind: kind.name)
+def test_a_gradient_turned_round_or_missing_or_at_another_row_is_refused(kind: Kind) -> None:
+    """The numbers are right each time, and those of the last one have a gradient whose sum is right."""
+    for name in kind.trained:
+        for change in (lambda x: 2 * x.detach() - x, lambda x: x.detach()):
+            mine = as_users_write_it(kind, kind.known[0], **{name: change})
+            assert not check(mine, kind).right, name
+    turned = Way("", "", lambda x, *_: x.detach() + (x - x.detach()).flip(0))
+    assert not check(as_users_write_it(kind, kind.known[0], turned), kind).right
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_setting_that_is_not_looked_at_is_refused(kind: Kind) -> None:
+    """A function that has the number of the first worked case in place of its argument."""
+    unused = ("length", "low")  # by the first way
+    for name, value in {**kind.batch(0), **worked(kind.name)[0]}.items():
+        if not isinstance(value, torch.Tensor) and name not in unused:
+            mine = as_users_write_it(kind, kind.known[0], **{name: lambda _, one=value: one})
+            with suppress(Unusable):  # it stops where a batch has other groups
+                assert not check(mine, kind).right, name
 
 
 def nan_passes(loss: Any, mask: Any) -> Any:
@@ -161,20 +199,43 @@ def test_a_books_kl_is_explained_in_one_line(
     assert main([f"{tmp_path}/mine.py:nothing"]) == main([f"{tmp_path}/mine.py:missing"]) == 2
 
 
-def test_a_copy_of_the_folder_makes_tests_of_adapters(tmp_path: Path) -> None:
-    """The pytest plugin, far from here, where no package of the repository can be imported."""
-    shutil.copytree(ROOT / "conformance", tmp_path / "conformance")
-    own = ("data", "gpt", "harness", "reward_model", "rl", "report")
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({own})\n")
+@pytest.mark.skipif(not (find_spec("pip") and find_spec("setuptools")), reason="builds a wheel")
+def test_the_wheel_alone_prints_what_the_readme_begins_with_and_tests_adapters(
+    tmp_path: Path,
+) -> None:
+    """Built and installed offline, in an environment that has our torch and not this project."""
+    shutil.copytree(ROOT / "conformance", tmp_path / "kit")  # a build leaves files there
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps"]
+    built = [*pip, "wheel", "--no-build-isolation", *offline, "-w", tmp_path, tmp_path / "kit"]
+    subprocess.run(built, check=True)
+    (wheel,) = tmp_path.glob("glassbox_conformance-*.whl")
+    venv.create(tmp_path / "env")
+    python = tmp_path / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    subprocess.run([*pip, "--python", python, "install", *offline, wheel], check=True)
+    shutil.rmtree(tmp_path / "kit")
+
+    def said(line: str) -> subprocess.CompletedProcess[str]:
+        outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        command = [python, *shlex.split(line)]
+        return subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True)
+
+    site = said("-c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'").stdout.strip()
+    Path(site, "torch.pth").write_text(str(Path(torch.__file__).parents[1]), encoding="utf-8")
+    assert "No module named 'rl'" in said("-c 'import rl'").stderr
+
+    readme = (ROOT / "conformance" / "README.md").read_text(encoding="utf-8")
+    code, printed = re.findall(r"^```\w+\n(.*?)^```$", readme, re.M | re.S)[:2]
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    asked, _, answer = printed.partition("\n")
+    found = said(asked.removeprefix("$ python "))
+    assert found.stdout == answer, found.stderr
+
     (tmp_path / "adapters.py").write_text(MINE, encoding="utf-8")
-    flags = ["-p", "conformance.pytest_plugin", "-p", "no:cacheprovider", "-q"]
-    command = [sys.executable, "-m", "pytest", *flags, "--conformance", "adapters.py"]
-    environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin"}
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    plugin = "-p conformance.pytest_plugin -p no:cacheprovider --conformance adapters.py"
+    ran = said(f"-m pytest -q {plugin}")
     assert ran.returncode == 1 and "1 failed" in ran.stdout, ran.stdout + ran.stderr
     assert "It is pi_ref / pi" in ran.stdout
-    blocked = subprocess.run([sys.executable, "-c", "import rl"], env=environment, stderr=-1)
-    assert b"import of rl halted" in blocked.stderr
 
 
 HOSTILE = """

@@ -55,17 +55,17 @@ def test_the_solution_has_the_worked_numbers_and_the_librarys(name: str) -> None
     assert exercise.statement and exercise.worked
     for case in exercise.worked:
         (result, *_) = answer_of(exercise, exercise.solution, case)
-        torch.testing.assert_close(result, case.wanted.float(), rtol=1e-4, atol=exercise.tolerance)
+        torch.testing.assert_close(result, case.wanted.double(), rtol=1e-4, atol=exercise.tolerance)
 
 
 @each_exercise
 def test_a_changed_line_is_caught_and_named(name: str) -> None:
-    """`mistakes_of` raises where a line that is to be changed does not stand there once."""
+    """`mistakes_of` raises where what is to be changed does not stand there."""
     mistakes = mistakes_of(load(name))
     assert len(mistakes) >= 3
     for mistake in mistakes:
         found = verdict(name, mistake.function)
-        assert (found.word, found.mistake) == ("mistake", mistake.says), mistake.change
+        assert (found.word, found.mistake) == ("mistake", mistake.says), mistake.name
 
 
 def through(change: Any, function: Any, place: int) -> Any:

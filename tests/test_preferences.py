@@ -75,6 +75,7 @@ def test_the_flags_of_every_job_are_flags_of_its_command(tmp_path: Path) -> None
             assert parsed.seed == job.arguments["seed"]
             own = {*job.arguments} - {"data", "model", "seed", "reward_model"}
             assert own == {"lora_rank"} if "lora" in name else own <= {"missing_eos_penalty"}
+    assert jobs["polite-judge"].arguments["data"] != jobs["polite-payer"].arguments["data"]
     assert sum(name.startswith("polite-grpo") and "answers" not in name for name in jobs) == 3
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import compare
 import demo
 import gpu
+import peers
 import pytest
 from toys import saved_gpt
 
@@ -110,3 +111,31 @@ def test_the_gpu_benchmark_at_toy_size(capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "0 of 4 rows drawn otherwise, gradient off by 0.0e+00" in said
     assert said.count(" a second") == 12  # four kinds of work in three precisions
+
+
+def test_a_comparison_s_ratios_are_of_the_thriftiest_ways_and_of_equal_processes() -> None:
+    """Per CPU second TRL's one process counts, by the clock its two; turn by turn, not of medians."""
+    sides = [
+        ("TRL, 2 threads", "peer", 2, 1, 0, [7.0, 7.0, 7.0], 12.0, 4096),
+        ("ours, first", "ours", 1, 2, 0, [5.0, 5.0, 5.0], 9.0, 3072),
+        ("TRL, 2 processes", "peer", 1, 2, 1, [8.0, 4.0, 6.0], 14.0, 8192),
+        ("ours, again", "ours", 1, 2, 1, [4.0, 4.0, 2.0], 8.0, 2048),
+    ]
+    names = ("label", "library", "threads", "ranks", "group", "seconds", "cpu", "mib")
+    assert peers.ratios([dict(zip(names, side, strict=True)) for side in sides]) == {
+        "CPU": {"ratio": 1.33, "of": ["TRL, 2 threads", "ours, first"], "gib": [4.0, 3.0]},
+        "clock": {"ratio": 2.0, "of": ["TRL, 2 processes", "ours, again"], "gib": [8.0, 2.0]},
+    }
+
+
+def test_trl_is_measured_in_as_many_processes_as_ours() -> None:
+    """At SmolLM2's size in turns of its own: all sides at once would not fit into memory."""
+    groups = peers.sides_of(peers.CASES["grpo-smollm2-float32"], 2)
+    assert [[(side.library, side.ranks) for side in group] for group in groups] == [
+        [("peer", 1), ("ours", 2)],
+        [("peer", 2), ("ours", 2)],
+    ]
+    (small,) = peers.sides_of(peers.CASES["grpo-tiny-8x8"], 2)
+    assert {(side.library, side.threads, side.ranks) for side in small} >= {
+        ("peer", 1, 2), ("ours", 1, 2), ("peer", 1, 1), ("ours", 1, 1),
+    }  # fmt: skip

@@ -119,7 +119,7 @@ DIFFERS = "prompt differs"
 NOTHING = ("", "[]", "{}", "null", "none", "nan")
 
 
-def says_something(value: Any) -> bool:
+def says_something(value: object) -> bool:
     """Whether a column or a key of a message holds more than nothing, also as a text."""
     return value.strip().lower() not in NOTHING if isinstance(value, str) else bool(value)
 

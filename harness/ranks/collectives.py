@@ -14,7 +14,7 @@ here reads `GPT.hidden` and the tied head. With one rank every function here doe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ import torch.nn as nn
 from torch import Tensor
 
 T = TypeVar("T")
+Items = TypeVar("Items", bound=Sequence[Any] | Tensor)
 STORE: Any = None  # where the ranks have met, None of a single process
 _on_main = False  # inside `on_main`, where the others wait
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
@@ -56,9 +57,9 @@ def is_main() -> bool:
 # Sharing out --------------------------------------------------------------------------------------
 
 
-def shard(items: Any) -> Any:
+def shard(items: Items) -> Items:
     """This rank's share of a sequence or of a tensor's rows: every world-th, so sorted ones are even."""
-    return items[rank() :: world()]
+    return cast("Items", items[rank() :: world()])
 
 
 def shard_chunks(lengths: Tensor, size: int, groups: Tensor | None = None) -> list[Tensor]:

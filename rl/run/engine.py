@@ -63,7 +63,7 @@ class Engine:
 
     name: str  # of run folders and messages: grpo
     box: str  # what the paper calls it: GRPO
-    config: Callable[..., Any]
+    config: type[RunFlags]
     train: Callable[..., list[dict[str, Any]]]
     prepare: Callable[..., dict[str, Any]] | None = None
     steps_of: Callable[..., int] | None = None  # the steps, by config and what `prepare` returns
@@ -78,7 +78,7 @@ class Engine:
         """Where its file is imported from: rl.grpo_engine."""
         return self.train.__module__
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """To another process it goes by its module: functions without a name cannot be sent."""
         return entry_of, (self.module,)
 

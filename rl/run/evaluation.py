@@ -386,7 +386,7 @@ def examples_of(
         return sample_rollout(model, tokenizer, asked, params, 1, generator).responses
 
 
-def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain-text table; floats get three decimals, None a dash."""
 
     def cell(value: Any) -> str:

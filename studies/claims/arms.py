@@ -213,6 +213,6 @@ def distilled(root: Path, seed: int) -> dict[str, Any]:
     flags: dict[str, Any] = dict(
         steps=24, eval_every=2, prompts_per_step=32, group_size=1, lr=STUDENT_LR, warmup_steps=0
     )
-    config = student.ENGINE.config(**TRAINING | flags)
+    config = student.OnPolicyDistillationConfig(**TRAINING | flags)
     teacher = student.teacher_reward(config, trained[0])
     return rl_run(root, seed, engine=student, reward=teacher, **flags)

@@ -246,7 +246,7 @@ def test_a_run_goes_on_with_the_steps_and_the_warm_up_that_it_chose_as_it_began(
     other = ChoosingFlags(steps=40, warmup_steps=1)
     assert as_begun(folder, other).warmup_steps == 1
     refused(folder, other, resume=True)
-    record_choice(folder, ChoosingFlags(steps=3, warmup_steps=1))
+    record_choice(folder, steps=3, warmup_steps=1)
     timed = as_begun(folder, ChoosingFlags(steps=40, minutes=9.0, resume=True))
     assert (timed.steps, timed.warmup_steps) == (3, 1)
 

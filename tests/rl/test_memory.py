@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from memory import peaks
+from sides import Numbers
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from data.records import PromptRecord
 from gpt import finetuning
-from gpt.checkpoint import save_gpt
+from gpt.checkpoint import build, save_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.huggingface import save_hf
 from gpt.llama import Llama, LlamaConfig
@@ -25,10 +29,15 @@ from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import RewardModel
 from rl import grpo_engine
 from rl.dpo_engine import DPOConfig
 from rl.grpo_engine import GRPOConfig
-from rl.memory import MemoryConfig, memory, shape_of
+from rl.loop import Run
+from rl.memory import ENGINES, MemoryConfig, engine_config, memory, shape_of
+from rl.rewards.model import RewardModelReward
+from rl.run.engine import models_of_run
+from rl.run.task import Task
 
 
 def test_the_weights_are_those_of_a_real_model() -> None:
@@ -60,6 +69,48 @@ def test_the_shape_is_read_from_folders_of_published_weights_and_of_runs(tmp_pat
     assert shape_of(str(tmp_path)) == shape_of(str(tmp_path / MODEL_FILE)) == model.config
     with pytest.raises(UserError):
         shape_of(str(tmp_path / "nothing"))
+
+
+class LiveBytes(TorchDispatchMode):
+    """Inside, `peak` is the most bytes that all tensors held at once, those of `models` included."""
+
+    def __init__(self, *models: torch.nn.Module) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+        self.note([p for model in models for p in model.parameters()])
+
+    def note(self, tensors: Any) -> None:
+        for storage in (x.untyped_storage() for x in tree_leaves(tensors) if torch.is_tensor(x)):
+            if storage._cdata not in self.sizes:
+                self.sizes[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.sizes.pop, storage._cdata)
+                self.peak = max(self.peak, sum(self.sizes.values()))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.note(result)
+        return result
+
+
+def peaks(case: MemoryConfig) -> tuple[int, int]:
+    """(measured, forecast) bytes of two steps."""
+    engine, config = ENGINES[case.engine], replace(engine_config(case), steps=2)
+    torch.manual_seed(0)
+    policy = build(shape_of(case.model)).eval()
+    torch.nn.init.normal_(policy.wte.weight, std=0.02)
+    judge = RewardModel.from_policy(policy).eval().requires_grad_(False)
+    numbers: Any = Numbers(policy.config.vocab_size)
+    prompts = [f"{i} " * case.prompt_tokens for i in range(config.prompts_per_step)]
+    records, reward = (
+        [PromptRecord(p) for p in prompts],
+        RewardModelReward(judge, 2, config.precision),
+    )
+    start, parts = models_of_run(engine, config, Task(policy, numbers, {}, reward, None))
+    models = [each for each in parts.values() if isinstance(each, torch.nn.Module)]
+    with LiveBytes(policy, judge, start, *models) as live:
+        engine.train(Run(config, policy, numbers, reward, records, start=start), **parts)
+    return live.peak, max(sum(parts.values()) for parts in memory(case).values())
 
 
 FLAGS = dict(prompts_per_step=4, group_size=2, micro_batch_size=2, max_new_tokens=24)

@@ -2,8 +2,21 @@
 
 import torch
 
-from course.exercises.batches import Arguments, between, groups, number, ragged_mask, some
+from conformance.batches import Arguments, between, number, ragged_mask, some
 from course.exercises.entries import case, exercise, lengths
+
+
+def groups(generator: torch.Generator) -> Arguments:
+    """Rewards of some groups, each with a level and a spread of its own, at times one without a spread.
+
+    They are eighths, so that some are alike and the mean of equal ones is exactly theirs.
+    """
+    count, group_size = number(generator, 2, 5), number(generator, 2, 6)
+    level = 3 * torch.randn(count, 1, generator=generator)
+    spread = torch.rand(count, 1, generator=generator) + 0.2
+    spread[0] *= number(generator, 0, 2)
+    rewards = level + spread * torch.randn(count, group_size, generator=generator)
+    return {"rewards": (8 * rewards).round().flatten() / 8, "group_size": group_size}
 
 
 @exercise(
@@ -61,6 +74,7 @@ def others_mean(rewards, group_size):
     random=groups,
     tolerance=1e-3,
     constants="rewards",
+    kit="advantages",
     mistakes="""
         (groups - mean) / (std + 1e-4) -> groups - mean
             you subtract the group's mean but do not divide by its standard deviation. (That is Dr. GRPO's
@@ -68,24 +82,9 @@ def others_mean(rewards, group_size):
         .std(1, keepdim=True) -> .std(1, correction=0, keepdim=True)
             your standard deviation divides by n. The library divides by n - 1, as tensor.std() does unless
             you tell it otherwise.
-        rewards.view(-1, group_size) -> rewards.view(1, -1)
-            your mean and std run over all responses. GRPO compares a response only with those to the same
-            prompt: give the rewards the shape (prompts, G) first.
-        (groups - mean) -> (groups - mean) * group_size / (group_size - 1)
-            your baseline is the mean of the other responses: that is RLOO's. GRPO's mean contains the
-            response itself.
-        .std(1 -> .var(1
-            you divide by the variance. The standard deviation is its square root.
-        groups - mean -> mean - groups
-            your sign is flipped: a response that is better than its group must have a positive advantage.
         rewards.view(-1, group_size) -> rewards.view(group_size, -1)
-        ((groups - mean) / (std + 1e-4)).view(-1, 1)
-        -> ((x := rewards.view(group_size, -1)) - x.mean(0)).div(x.std(0) + 1e-4).view(-1, 1)
             your rows are (G, prompts), so a row mixes prompts. Responses to one prompt are neighbours:
             rewards.view(-1, group_size), one row per prompt.
-        std + 1e-4 -> std
-            your standard deviation may be 0, when all rewards of a group are equal: 0 / 0 is NaN. Add 1e-4
-            to it.
         groups.std(1, keepdim=True) -> groups.std()
         groups.std(1, keepdim=True) -> (groups - mean).std()
             your mean is the group's, but your standard deviation is the batch's (`scale="batch"` of the
@@ -162,22 +161,12 @@ def answered_returns(token_rewards, mask, gamma):
     random=some("x mask"),
     tolerance=1e-3,
     constants="x",
+    kit="whiten",
     mistakes="""
         valid.std() -> valid.std(correction=0)
             your deviation divides by n. The library divides by n - 1, as tensor.std() does.
         torch.where(mask, whitened, 0.0) -> whitened
             right where the mask is True. In the padding the result must be 0.
-        torch.where(mask, whitened, 0.0) -> torch.stack([whiten(*row) for row in zip(x, mask)])
-            each response is normalised by its own tokens. Then every response has the mean 0, the best and
-            the worst: what was to be learned is gone. Take the whole batch.
-        x[mask] -> x
-            mean and deviation run over the padding as well: take x[mask].
-        x[mask] -> torch.where(mask, x, 0.0)
-            the padding counts as zeros in the mean and in the deviation: take x[mask].
-        valid.std() -> valid.var()
-            you divide by the variance. The standard deviation is its square root.
-        x - valid.mean() -> x
-            you divide, but you do not subtract the mean.
         torch.where(mask, whitened, 0.0) -> (x - x.mean()) / x.std()
             the padding is in the mean and in the deviation, and is not set to 0: use the mask three times.
         x - valid.mean() -> x - torch.where(mask, x, 0.0).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
@@ -236,28 +225,17 @@ TWO_RESPONSES = {
     ),
     random=with_a_hole,
     constants="rewards values",
+    kit="gae",
     mistakes="""
-        gamma * lam * A -> gamma * A
-            lambda is missing: this is the whole return minus the value, which is lambda = 1.
-        delta + gamma * lam * A, A) -> delta, A)
-            this is the TD error alone, delta_t, which is lambda = 0. Add gamma lam A of the next token.
-        advantages[:, t] = A -> advantages[:, t] = A + values[:, t]
-            these are the returns, A + V: what the critic learns. The advantage is without V.
         torch.where(valid, values[:, t], V) -> values[:, t]
             the value after the last token must be 0, because the response has ended. You use what stands
             in the padding.
         + gamma * V - values[:, t] -> + gamma * torch.where(A == 0, values[:, t], V) - values[:, t]
             the last token's own value stands behind it. There the response has ended: that value is 0.
-        valid = mask[:, t] -> valid = torch.ones_like(mask[:, t])
-            the padding takes part, with its rewards and its values. Step over it.
-        gamma * lam * A -> lam * A
-            the advantage to come is weighted with gamma lam, both of them.
         reversed(range(values.shape[1])) -> range(values.shape[1])
             you add up from the first token on. A token has earned what comes after it: begin at the end.
         + gamma * V - values[:, t] -> + gamma * V
             the token's own value is not subtracted: delta_t = r_t + gamma V_{t+1} - V_t.
-        + gamma * V - values[:, t] -> + 0
-            no value takes part: without it this is a discounted reward to come.
         valid = mask[:, t] -> valid = mask[:, t]; A, V = A * valid, V * valid
             you start anew at a hole in the mask (a tool's answer): what comes after it gives nothing back
             to the tokens before it. Where the mask is False keep A and V as they are.

@@ -14,22 +14,24 @@ A mistake is a change of one line of the solution, with the sentence for the rea
         \"\"\"What is asked for.\"\"\"
         return (loss * mask).sum() / mask.sum()
 
-Two changes above one sentence are two mistakes.
+Two changes above one sentence are two mistakes. Where the kit knows this kind of function, its mistakes
+are those of the exercise too: `kit="gae"`, with the names of those that are none here behind it.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course.exercises.batches import Arguments
+from conformance.batches import Arguments, is_float
+from conformance.ways import Way, changed, ways
+
+Solution = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -49,50 +51,32 @@ class Exercise:
     for every float tensor among them must be right as well, except for `constants`, which nobody trains.
     """
 
-    solution: Callable[..., Any]
+    solution: Solution
     worked: tuple[Case, ...]
     random: Callable[[torch.Generator], Arguments]  # the arguments of one batch
     mistakes: str
-    constants: Sequence[str]
-    tolerance: float
+    constants: str = ""
+    tolerance: float = 1e-4
+    kit: str = ""  # a kind whose mistakes are this exercise's too, and which of them are not
 
     def trained(self, arguments: Arguments) -> list[str]:
         """The arguments for which the gradient must be right."""
-        floats = [
-            k for k, v in arguments.items() if isinstance(v, Tensor) and v.is_floating_point()
-        ]
-        return [name for name in floats if name not in self.constants]
+        constants = self.constants.split()
+        return [k for k, v in arguments.items() if is_float(v) and k not in constants]
 
     @property
     def statement(self) -> str:
         return " ".join((self.solution.__doc__ or "").split())
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """What is changed, what is said of it, and the solution with that change."""
-
-    change: str
-    says: str
-    function: Callable[..., Any]
-
-
-Solution = Callable[..., Any]
 EXERCISES: dict[str, Exercise] = {}
 
 
-def exercise(
-    *worked: Case,
-    random: Callable[[torch.Generator], Arguments],
-    mistakes: str,
-    constants: str = "",
-    tolerance: float = 1e-4,
-) -> Callable[[Solution], Solution]:
-    """Makes the function below it the solution of an exercise with its name."""
+def exercise(*worked: Case, **parts: Any) -> Callable[[Solution], Solution]:
+    """Makes the function below it the solution of an Exercise of these parts, with its name."""
 
     def add(solution: Solution) -> Solution:
-        made = Exercise(solution, worked, random, mistakes, constants.split(), tolerance)
-        EXERCISES[solution.__name__] = made
+        EXERCISES[solution.__name__] = Exercise(solution, worked, **parts)
         return solution
 
     return add
@@ -122,28 +106,15 @@ def lengths(*counts: int, columns: int = 0) -> Tensor:
 # --- mistakes -----------------------------------------------------------------------------------
 
 
-def mistakes_of(exercise: Exercise) -> list[Mistake]:
-    """The typical mistakes, in the order in which they stand there."""
-    found = []
-    head, body = source_of(exercise.solution)
-    for changes, says in paragraphs(exercise.mistakes):
-        for change in changes:
-            old, _, new = change.partition(" -> ")
-            if body.count(old) != 1:
-                raise ValueError(f"{exercise.solution.__name__} does not hold {old!r} once")
-            built: dict[str, Any] = {}
-            exec(head + body.replace(old, new), exercise.solution.__globals__, built)
-            found.append(Mistake(change, says, built[exercise.solution.__name__]))
-    return found
-
-
-def source_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """A function's source: from "def" to the end of its docstring, and the lines of its body."""
-    lines = inspect.getsource(function).splitlines(keepends=True)
-    (definition,) = ast.parse("".join(lines)).body
-    assert isinstance(definition, ast.FunctionDef)
-    start, end = definition.lineno - 1, definition.body[0].end_lineno
-    return "".join(lines[start:end]), "".join(lines[end:])
+def mistakes_of(exercise: Exercise) -> list[Way]:
+    """The typical mistakes, in the order in which they stand there; then the kit's of this kind."""
+    found = [
+        Way(change, says, changed(exercise.solution, [change]))
+        for changes, says in paragraphs(exercise.mistakes)
+        for change in changes
+    ]
+    kind, *others = exercise.kit.split() or [""]
+    return found + [way for way in ways(kind, mistakes=True) if way.name not in others]
 
 
 def paragraphs(text: str) -> list[tuple[list[str], str]]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, number, some
+from conformance.batches import Arguments, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -64,40 +64,18 @@ def kl_divergence(p, q):
     ),
     random=some("scores log_probs ref_log_probs response_mask=mask", kl_coef=(0.05, 0.6)),
     constants="scores log_probs ref_log_probs",
+    kit="token_rewards",
     mistakes="""
-        response_mask.sum(1) - 1 -> -1
-            the score stands in the last column, which is padding for a short response. Its place is the
-            response's own last token, response_mask.sum(1) - 1.
         response_mask.sum(1) - 1 -> response_mask.sum(1).clamp(max=response_mask.shape[1] - 1)
             the score stands one column after the last token: the index is response_mask.sum(1) - 1.
-        -kl_coef * ( -> kl_coef * (
-            the sign of the penalty is turned round: your policy is rewarded for leaving the reference.
-            Subtract kl_coef * (log_probs - ref_log_probs).
-        rewards[torch.arange(len(scores)), last] += scores -> rewards += scores[:, None] * response_mask
-            every token gets the whole score, so long responses earn it many times. It comes once, at the
-            last real token.
-        return rewards
-        -> return torch.zeros_like(rewards).index_put((torch.arange(len(last)), last), rewards.sum(1))
-            the total of each response is right, but all of the penalty stands at its end, not at its
-            tokens.
-        -kl_coef * ( -> -kl_coef / response_mask.sum(1, keepdim=True) * (
-            you divide the penalty by the response's length. That is nats per token with a coefficient that
-            is meant per response: long responses drift nearly for free.
         += scores -> += (scores - scores.mean()) / scores.std()
             you scale the scores before the penalty is taken off. Then kl_coef is in deviations, as in
             GRPO's loss. In the reward both have the reward's unit, and are scaled together later.
-        += scores -> = scores
-            the last token gets the score and loses its KL. Add the score (+=).
         torch.where(response_mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
         -> -kl_coef * (log_probs - ref_log_probs)
             right at every token, but the padding has a KL too. Outside of the mask it must be 0.
-        -kl_coef * ( -> -1 * (
-            kl_coef does not appear: the penalty is not scaled.
         += scores -> += kl_coef * scores
             you multiply the score by kl_coef as well. It belongs to the KL alone.
-        (log_probs - ref_log_probs), 0.0)
-        -> ((ref_log_probs - log_probs).exp() - (ref_log_probs - log_probs) - 1), 0.0)
-            this is k3. In the reward its gradient is not that of the KL: take k1 (page 08).
         += scores -> += scores / response_mask.sum(1)
             you divide the score by the length. It comes whole, at the last token.
     """,
@@ -123,23 +101,12 @@ def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
     ),
     random=some("log_probs ref_log_probs"),
     constants="ref_log_probs",
+    kit="kl",
     mistakes="""
         delta.exp() - delta - 1 -> -delta
             this is k1, log pi - log pi_ref. Its mean is the KL as well, but it may be negative.
         delta.exp() - delta - 1 -> delta.square() / 2
             this is k2, half the square of the log-ratio. It is close to k3 near 0, and biased.
-        ref_log_probs - log_probs -> log_probs - ref_log_probs
-            your ratio is pi / pi_ref. It is pi_ref / pi: the samples come from the policy, so the policy
-            is in the denominator.
-        delta.exp() - delta - 1 -> delta.exp() - delta
-            the - 1 is missing: where policy and reference agree, the estimate must be 0.
-        delta.exp() - delta - 1 -> delta.exp() + delta - 1
-            the logarithm is subtracted: exp(delta) - delta - 1 with delta = log(pi_ref / pi).
-        delta.exp() - delta - 1 -> delta + 1 - delta.exp()
-            your sign is flipped: k3 is never negative.
-        delta.exp() - delta - 1 -> (delta.exp() - delta - 1).detach()
-            the numbers are right, but no gradient reaches log_probs, and as a term of the loss it would do
-            nothing.
         delta.exp() - delta - 1 -> delta.abs()
             this is |k1|. Its mean is not the KL: a log-ratio of the other sign must take something off.
     """,

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, number, some
+from conformance.batches import Arguments, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -13,7 +13,7 @@ from course.exercises.entries import case, exercise, lengths, logs
     ),
     case("one answer of two tokens, losses 1 and 2", 1.5, loss=[[1.0, 2.0]], mask=lengths(2)),
     case("inf in the padding", 1.5, loss=[[1.0, 2.0, torch.inf]], mask=lengths(2, columns=3)),
-    random=some("loss mask"),
+    random=some("loss=loss_or_inf mask"),
     mistakes="""
         per_answer.mean() -> torch.where(mask, loss, 0.0).sum() / mask.sum()
             you average over all tokens at once, so a long answer counts more. (That is DAPO's choice.)
@@ -111,7 +111,8 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
     ),
     case("no padding at all", 3.0, loss=[[1.0, 2.0, 3.0, 6.0]], mask=lengths(4)),
     case("inf in the padding", 1.5, loss=[[1.0, 2.0, torch.inf]], mask=lengths(2, columns=3)),
-    random=some("loss mask"),
+    random=some("loss=loss_or_inf mask"),
+    kit="scalar",
     mistakes="""
         valid.sum() / mask.sum() -> (valid.sum(1) / mask.sum(1)).mean()
             you average within each response first. That is GRPO's sequence mean, under which a token of a
@@ -119,12 +120,6 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
         / mask.sum() -> / len(mask)
             you divide by the number of responses. Then a batch of long responses takes longer steps:
             divide by the number of tokens.
-        valid.sum() / mask.sum() -> valid.mean()
-            padding counts in your denominator: divide by the number of True positions, not by N T.
-        valid.sum() / mask.sum() -> loss.mean()
-            padding takes part: set it to 0, and divide by the sum of the mask.
-        valid.sum() -> loss.sum()
-            the losses at padding are in your sum: set them to 0 before you add up.
         torch.where(mask, loss, 0.0) -> (loss * mask)
             right where the padding holds numbers, but inf times 0 is NaN. Choose by torch.where, or
             loss[mask].
@@ -156,7 +151,10 @@ def token_mean(loss, mask):
         ref_log_probs=logs([[0.1], [0.3]]), advantages=[[1.0], [-1.0]], mask=lengths(1, 1),
         eps=0.2, beta=0.04,
     ),
-    random=some("log_probs old_log_probs ref_log_probs advantages mask", eps=(0.1, 0.4), beta=(0.05, 0.5)),
+    random=some(
+        "log_probs old_log_probs ref_log_probs advantages=advantages_of_rows mask",
+        eps=(0.1, 0.4), beta=(0.05, 0.5),
+    ),
     constants="old_log_probs ref_log_probs advantages",
     mistakes="""
         + beta * k3 -> - beta * k3

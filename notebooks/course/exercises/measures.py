@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from course.exercises.batches import Arguments, number
+from conformance.batches import Arguments, number
 from course.exercises.entries import case, exercise
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from conformance import batches
-from course.exercises.batches import Arguments, between, number, ragged_mask
+from conformance.batches import Arguments, between, number, ragged_mask
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -139,36 +139,17 @@ def top_p(logits, p):
     return torch.zeros_like(logits).scatter(0, order, kept / kept.sum())
 
 
-def sampled(generator: torch.Generator) -> Arguments:
-    """Tokens of five rows and any EOS: one row never stops, one says EOS twice."""
-    tokens = batches.sampled(generator)["tokens"]  # EOS is 0 there
-    eos_id = number(generator, 1, 5)
-    return {"tokens": (tokens + eos_id) % 5, "eos_id": eos_id}
-
-
 @exercise(
     case("stops at the third token", [[True, True, True, False]], tokens=[[7, 8, 0, 0]], eos_id=0),
     case("never stops", [[True, True, True, True]], tokens=[[7, 8, 9, 7]], eos_id=0),
     case("an empty answer", [[True, False, False, False]], tokens=[[0, 7, 8, 9]], eos_id=0),
     case("EOS is 9, and 0 a word", [[True, True, True, False]], tokens=[[0, 7, 9, 0]], eos_id=9),
-    random=sampled,
+    random=batches.sampled,
+    kit="response_mask",
     mistakes="""
-        before == 0 -> tokens != eos_id
-            you compare ids with the EOS. That drops the EOS, and keeps what follows it.
-        before == 0 -> before + is_eos == 0
-            right, except that the first EOS itself is left out. Stopping is an action, too.
-        before == 0 -> torch.cat([before[:, :1], before[:, :-1]], 1) == 0
-            right, except that one token after the first EOS still counts. The mask is one column late.
-        is_eos.cumsum(1) - is_eos
-        -> is_eos.any(1, keepdim=True) & (is_eos.flip(1).cumsum(1) == 0).flip(1)
-            you stop at the last EOS of a row. What follows the first one means nothing.
-        before == 0 -> before >= 0
-            every column takes part. What the sampler left after the first EOS is no response.
         before == 0 -> torch.arange(tokens.shape[1]) <= is_eos.argmax(1, keepdim=True)
             argmax is 0 for a row without an EOS too, so that of a response that was cut off only the first
             token stays. All of it was sampled, so all of it takes part.
-        before == 0 -> before > 0
-            your mask is the other way round: True must stand at the response.
     """,
 )
 def response_mask(tokens, eos_id):

@@ -2,7 +2,7 @@
 
 import torch
 
-from course.exercises.batches import Arguments, between, number, some
+from conformance.batches import Arguments, between, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -77,35 +77,13 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
         "a good token with clip_high = 0.28", [[-0.5, -0.9, -1.0, -1.1, -1.28]],
         **FIVE, advantages=[[1.0]], clip_low=0.2, clip_high=0.28,
     ),
-    random=some("log_probs old_log_probs advantages", clip_low=(0.1, 0.3), clip_high=(0.1, 0.6)),
+    random=some(
+        "log_probs old_log_probs advantages=advantages_of_rows",
+        clip_low=(0.1, 0.3), clip_high=(0.1, 0.6),
+    ),
     constants="old_log_probs advantages",
+    kit="policy_loss advantage_one_late",
     mistakes="""
-        -torch.minimum -> torch.minimum
-            this is the objective, which is maximised. An optimizer minimises: put a minus in front.
-        torch.minimum(ratio * advantages, clipped * advantages) -> clipped * advantages
-            you use the clipped ratio alone. Then a token that went the wrong way past the clip gets no
-            gradient and never comes back. Take the minimum of both products.
-        minimum -> maximum
-            you take the larger of the two products. The surrogate is pessimistic: the smaller one.
-        torch.minimum(ratio * advantages, clipped * advantages)
-        -> torch.minimum(ratio, clipped) * advantages
-            you take the minimum of the two ratios and multiply afterwards. For a negative advantage that
-            picks the wrong one: multiply each by A first, then take the minimum.
-        torch.minimum(ratio * advantages, clipped * advantages) -> ratio * advantages
-            nothing is clipped: this is -ratio A, which rewards moving as far as you like.
-        1 - clip_low, 1 + clip_high -> -clip_low, clip_high
-            you clip the ratio to -clip ... clip. A ratio is near 1: clip it to 1 - clip_low ... 1 +
-            clip_high.
-        log_probs - old_log_probs -> old_log_probs - log_probs
-            your ratio is old / new. It is the policy in training over the one that sampled: exp(log_probs
-            - old_log_probs).
-        (log_probs - old_log_probs).exp() -> log_probs - old_log_probs
-            you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio.
-        1 + clip_high -> 1 + clip_low
-            right with one clip range for both sides, but the upper end is 1 + clip_high, which may differ
-            from clip_low (DAPO's clip-higher).
-        (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs).exp().detach()
-            the numbers are right, but no gradient reaches log_probs: something is detached.
         torch.minimum(ratio * advantages, clipped * advantages)
         -> torch.minimum(ratio * advantages, (ratio * advantages).clamp(1 - clip_low, 1 + clip_high))
         torch.minimum(ratio * advantages, clipped * advantages)
@@ -133,7 +111,7 @@ def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high)
         log_probs=[[-1.0, -2.0], [-4.0, 9.0], [-2.0, -3.0]], advantages=[[0.5], [0.05], [-0.55]],
         mask=lengths(2, 1, 2),
     ),
-    random=some("log_probs advantages mask"),
+    random=some("log_probs advantages=advantages_of_rows mask"),
     constants="advantages",
     mistakes="""
         .sum(1) -> .sum(1) / mask.sum(1)
@@ -216,7 +194,7 @@ THREE_TOKENS = {"log_probs": logs([[0.1, 0.2, 0.8]]), "old_log_probs": logs([[0.
         "the same with a bound of 3", [[-1.151293, -1.609438, -0.669431]],
         **THREE_TOKENS, advantages=[[-1.0]], clip_high=2.0,
     ),
-    random=some("log_probs old_log_probs advantages", clip_high=(0.1, 1.0)),
+    random=some("log_probs old_log_probs advantages=advantages_of_rows", clip_high=(0.1, 1.0)),
     constants="old_log_probs advantages",
     mistakes="""
         ratio.clamp(max=1 + clip_high).detach() -> ratio.clamp(max=1 + clip_high)

@@ -4,13 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from conformance import batches
-from course.exercises.batches import Arguments, between, number
+from conformance.batches import Arguments, number
 from course.exercises.entries import case, exercise, logs
-
-
-def pairs(generator: torch.Generator) -> Arguments:
-    return batches.pairs(generator) | {"beta": between(generator, 0.05, 0.6)}
-
 
 MOVED = {  # the gap is 1.5 nats
     "policy_chosen": [-10.0], "policy_rejected": [-12.0], "ref_chosen": [-11.0], "ref_rejected": [-11.5],
@@ -32,36 +27,18 @@ AGREE = {
         ref_rejected=[-10.0],
         beta=1.0,
     ),
-    random=pairs,
+    random=batches.pairs,
     constants="ref_chosen ref_rejected",
+    kit="preference_loss target_one_over_beta target_half_beta",
     mistakes="""
-        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
-        -> policy_chosen - policy_rejected
-            you leave the reference out. Then a response that was likely before training counts as
-            preferred: measure how far the policy has *moved* from the reference.
-        beta * h -> -beta * h
-            you have chosen and rejected the wrong way round: this raises the response that people did not
-            want.
-        -F.logsigmoid(beta * h) -> -beta * F.logsigmoid(h)
-            beta stands outside of the logarithm. It belongs inside: -log sigmoid(beta h).
-        -F.logsigmoid(beta * h) -> F.logsigmoid(beta * h)
-            this is the log-likelihood, which is maximised. Put a minus in front.
-        -F.logsigmoid(beta * h) -> torch.sigmoid(-beta * h)
-            you forgot the logarithm: this is the probability of the wrong verdict, not the negative
-            logarithm of the right one.
         -F.logsigmoid(beta * h) -> -beta * h
             the sigmoid is missing: this loss asks for a larger gap of every pair, without end.
         -F.logsigmoid(beta * h) -> -torch.sigmoid(beta * h).log()
         -F.logsigmoid(beta * h) -> (1 + (-beta * h).exp()).log()
             right for small gaps, but infinite for a pair that is far on the wrong side. F.logsigmoid takes
             the logarithm without the exponential.
-        ref_chosen) - ( -> ref_chosen) + (
-            you add the two implicit rewards. The loss needs their difference: chosen minus rejected.
         -F.logsigmoid(beta * h) -> -torch.sigmoid(beta * h)
             the logarithm is missing: this is minus the probability of the right verdict.
-        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
-        -> (policy_chosen + ref_chosen) - (policy_rejected + ref_rejected)
-            you add the reference's log-probs. Subtract them: what counts is how far the policy has moved.
         beta * h -> h
             beta is missing: log sigmoid(beta h).
         h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
@@ -81,7 +58,7 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 @exercise(
     case("the gap is 1.5 nats, beta 0.1: the target is 5", [12.25], **MOVED, beta=0.1),
     case("policy and reference agree, beta 0.5: the target is 1", [1.0], **AGREE, beta=0.5),
-    random=pairs,
+    random=batches.pairs,
     constants="ref_chosen ref_rejected",
     mistakes="""
         h - 1 -> h + 1

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.batches import each, is_float
+from conformance.batches import Arguments, each, is_float
 from conformance.comparing import close
-from course.exercises.batches import Arguments
 
 Numbers = Callable[[Arguments], Tensor]  # the result of a function alone
 Change = Callable[[Any], Any]

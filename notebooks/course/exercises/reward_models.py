@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course.exercises.batches import Arguments, number, some
+from conformance.batches import Arguments, number, some
 from course.exercises.entries import case, exercise, lengths
 
 

@@ -29,7 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course.exercises.entries import Exercise, mistakes_of
+from conformance.ways import changed
+from course.exercises.entries import paragraphs
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,15 @@ def question(draw: Draw, mistakes: str, tolerance: float = 0.01) -> Callable[...
     """Makes the function below it the solution of a question with its name."""
 
     def add(solution: Callable[..., Any]) -> Callable[..., Any]:
-        made = Exercise(solution, (), lambda _: {}, mistakes, (), tolerance)
-        changed = [(mistake.function, mistake.says) for mistake in mistakes_of(made)]
+        made = [
+            (changed(solution, [change]), says)
+            for changes, says in paragraphs(mistakes)
+            for change in changes
+        ]
         asks, _, hint = (
             " ".join(part.split()) for part in (solution.__doc__ or "").partition("\n\n")
         )
-        QUESTIONS[solution.__name__] = Question(solution, draw, changed, tolerance, asks, hint)
+        QUESTIONS[solution.__name__] = Question(solution, draw, made, tolerance, asks, hint)
         return solution
 
     return add
