@@ -31,14 +31,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from gpt.attention import Mask, fused_attention, masked_attention
 from gpt.model import GPT, GPTConfig, KVCache
+from harness.tensors import at_least_float32
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
 SLOW, FAST, TRAINED = 1, 4, 8192  # of Llama 3.1's code: turns within so many positions
@@ -87,6 +90,35 @@ class LlamaConfig(GPTConfig):
         return self.d_head or super().head_width
 
 
+class Normed(torch.autograd.Function):
+    """n w, n = x s, s = 1 / sqrt(mean(x^2) + eps): x (..., D), w (D,) -> (..., D).
+
+    Autograd would keep n and the square's factors for the backward pass. This keeps x, which is there
+    already, and s: the gradient of x is s (g - n mean(g n)) with g that of n.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """The mean in float32 at least, also of half precision."""
+        wide = at_least_float32(x)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)  # (..., 1)
+        ctx.save_for_backward(x, scale, weight)
+        return (wide * scale).to(x.dtype) * weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x and of the weight, which may be frozen."""
+        x, scale, weight = ctx.saved_tensors
+        normed = at_least_float32(x) * scale
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad * normed).flatten(0, -2).sum(0).to(weight.dtype)
+        wide = at_least_float32(grad * weight)  # g
+        grad_x = scale * (wide - normed * (wide * normed).mean(-1, keepdim=True))
+        return grad_x.to(x.dtype), grad_weight, None
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4)."""
 
@@ -95,10 +127,8 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., D) -> (..., D); the mean in float32 at least, also of half precision."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)  # (..., 1)
-        return (wide * scale).to(x.dtype) * self.weight
+        """x (..., D) -> (..., D)."""
+        return cast(Tensor, Normed.apply(x, self.weight, self.eps))
 
 
 def rotation(
@@ -196,6 +226,23 @@ class GroupedAttention(nn.Module):
         return fused_attention(query, key, value, mask)
 
 
+class Gated(torch.autograd.Function):
+    """silu(z) u, which keeps z and u alone for its backward pass: silu(z) is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        """Of one shape, which the result has too."""
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate) * up
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of z and u."""
+        gate, up = ctx.saved_tensors
+        return torch.ops.aten.silu_backward(grad * up, gate), grad * F.silu(gate)
+
+
 class SwiGLU(nn.Module):
     """(silu(x G) * x U) V, silu(z) = z sigmoid(z) (Shazeer 2020, arXiv:2002.05202, Eq. 6)."""
 
@@ -207,7 +254,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, S, D) -> (N, S, D)."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(Gated.apply(self.gate_proj(x), self.up_proj(x)))
 
 
 class LlamaBlock(nn.Module):

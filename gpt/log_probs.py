@@ -133,7 +133,7 @@ class ChunkedScore(torch.autograd.Function):
                 change.scatter_add_(1, targets[chunk, None], grad[chunk])
                 grad_hidden[chunk] = change @ weight
                 if grad_weight is not None:
-                    grad_weight += change.T @ hidden[chunk]
+                    grad_weight.addmm_(change.T, hidden[chunk])  # no third matrix of this size
         return None, None, None, grad_hidden, grad_weight, None
 
 

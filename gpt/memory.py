@@ -135,8 +135,8 @@ def memory_of(config: Any, shape: GPTConfig, prompt_tokens: int = PROMPT, others
         T, head = learners * adapters, 0
         weights = 4 * P + 4 * (learners + steers) * adapters
     held = {"weights": weights + others, "Adam": 8 * T}
-    if getattr(config, "kl_limits", None):  # the policies around the newest update
-        held["KL limit"] = 2 * 4 * (adapters if config.lora_rank else P)
+    if getattr(config, "kl_limits", None):  # the policy before the newest update
+        held["KL limit"] = 4 * (adapters if config.lora_rank else P)
 
     answer = min(answer_tokens(config), shape.context - 1)
     prompt = max(min(prompt_tokens, shape.context - answer), 1)

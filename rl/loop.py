@@ -114,6 +114,7 @@ class Run:
         # Of the step that is under way, and of its optimizer step.
         self.lr, self.clock, self.meter = config.lr, Stopwatch(), UpdateMeter()
         self.loss = policy.wte.weight.new_zeros(())
+        self.old: Tensor | None = None  # log pi_old of the step's tokens, (N, T)
 
     # --- before the first step --------------------------------------------------------------------
 
@@ -165,6 +166,7 @@ class Run:
                 for _, optimizer, peak in self.trained:
                     set_learning_rate(optimizer, peak * share(self.config, step))
                 self.clock, self.meter = Stopwatch(), UpdateMeter(self.clip_mask)
+                self.old = None
                 self.log.start_step()
                 yield step
                 if self.ended:
@@ -211,7 +213,8 @@ class Run:
         minibatches = epoch_minibatches(len(rollout), self.config.minibatches, 1, coming, size)
         forwards = chain.from_iterable(self.micro_batches(rollout, rows) for rows in minibatches)
         with self.clock.phase("score"):
-            return old_policy_log_probs(self.policy, rollout, self.config, forwards)
+            self.old = old_policy_log_probs(self.policy, rollout, self.config, forwards)
+        return self.old
 
     def log_probs(self, model: GPT, rollout: Rollout) -> Tensor:
         """The log-probs of the tokens under any model, (N, T), a constant."""
@@ -221,10 +224,21 @@ class Run:
     def ref_log_probs(
         self, reference: GPT, rollout: Rollout, *, needed: bool = False
     ) -> Tensor | None:
-        """log pi_ref, (N, T), a constant; None if no penalty, no KL limit and no `needed` asks for it."""
+        """log pi_ref, (N, T), a constant; None if no penalty, no KL limit and no `needed` asks for it.
+
+        Call it behind `old_log_probs` and before the update, which a KL limit may have to undo.
+        """
         if not (needed or self.kl.coef or self.kl_limits):
             return None
-        return self.log_probs(reference, rollout)
+        ref = self.log_probs(reference, rollout)
+        if self.inside is not None:
+            old = rollout.log_probs if self.old is None else self.old
+            moved = self.start if self.measures_start else None
+            start = ref if moved is None else self.log_probs(moved, rollout)
+            kl = float(sequence_kl(old, start, rollout.response_mask))
+            length = float(rollout.lengths.float().mean())
+            self.inside.before_update(kl, kl / length, self.restored().step)
+        return ref
 
     def minibatches(
         self, rollout: Rollout, *, groups: bool = True, epochs: int | None = None
@@ -310,26 +324,20 @@ class Run:
     ) -> None:
         """Make the step's row, let the KL controller hold its `kl_to_hold`, then `close_step`.
 
-        `measured`: more numbers of the step, for the row. ValueError for a KL limit without `update.ref`:
+        `measured`: more numbers of the step, for the row. ValueError for a KL limit without its KL:
         nobody would know which policy was inside it.
         """
-        if self.kl_limits and update.ref is None:
+        inside = self.inside
+        if inside and inside.measured != step:
             raise ValueError(
                 "a limit of the KL needs that from the reference: let the engine give run.ref_log_probs "
                 "to its Update, or leave stop_kl and stop_kl_per_token out (None)"
             )
-        from_start = self.kl_from_start(rollout, update.old)
+        from_start = {"kl_from_start": inside.kl} if inside and self.measures_start else {}
         row = self.row(rollout, rewards, update.old, update.ref) | from_start | dict(measured or {})
         if kl_to_hold in row:
             self.kl.update(row[kl_to_hold], len(rollout))
         self.close_step(step, row, StepBatch(rollout, rewards, update, self.clip_mask))
-
-    def kl_from_start(self, rollout: Rollout, old_log_probs: Tensor) -> dict[str, float]:
-        """The KL that a limit bounds where the reference moves; elsewhere that is `kl`."""
-        if not self.measures_start or self.start is None:
-            return {}
-        start = self.log_probs(self.start, rollout)
-        return {"kl_from_start": float(sequence_kl(old_log_probs, start, rollout.response_mask))}
 
     def row(
         self,
@@ -355,7 +363,7 @@ class Run:
         """
         state, inside, done = self.restored(), self.inside, step + 1
         state.step = done
-        undone = inside.after_step(row, done) if inside else {}
+        undone = inside.after_step() if inside else {}
         last = done == self.config.steps or bool(undone)
         row = row | undone
         if self.validate is not None and (done % self.config.eval_every == 0 or last):

@@ -23,7 +23,7 @@ from gpt.checkpoint import about_gpt, load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
 from gpt.huggingface import LLAMA3, published_shape, save_hf
-from gpt.llama import Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
+from gpt.llama import Gated, Llama, LlamaConfig, Normed, RMSNorm, SwiGLU, rotated, rotation
 from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
 from gpt.model import GPT, GPTConfig
@@ -186,6 +186,56 @@ def test_swiglu_is_a_gated_product() -> None:
     gate, up = x @ mlp.gate_proj.weight.T, x @ mlp.up_proj.weight.T
     expected = (gate / (1 + (-gate).exp()) * up) @ mlp.down_proj.weight.T
     assert torch.allclose(mlp(x), expected)
+
+
+def plain_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + 0.3).sqrt() * weight
+
+
+def plain_gate(gate: Tensor, up: Tensor) -> Tensor:
+    return gate / (1 + (-gate).exp()) * up
+
+
+@pytest.mark.parametrize("kind", ["norm", "gate"])
+def test_what_is_computed_again_has_autograds_gradients(kind: str) -> None:
+    function, plain = {
+        "norm": (lambda x, weight: Normed.apply(x, weight, 0.3), plain_norm),
+        "gate": (Gated.apply, plain_gate),
+    }[kind]
+    generator = make_generator(0, kind)
+    inputs = [torch.randn(2, 3, 8, generator=generator), torch.randn(2, 3, 8, generator=generator)]
+    if kind == "norm":
+        inputs[1] = inputs[1][0, 0]
+    given = torch.randn(2, 3, 8, generator=generator)
+    for frozen in (False, True):
+        found, expected = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+        found[1].requires_grad_(not frozen)
+        results = function(*found), plain(*expected)
+        assert torch.allclose(*results, rtol=1e-6, atol=1e-6)
+        for result in results:
+            result.backward(given)
+        assert torch.allclose(found[0].grad, expected[0].grad, rtol=1e-6, atol=1e-6)
+        if not frozen:
+            assert torch.allclose(found[1].grad, expected[1].grad, rtol=1e-6, atol=1e-6)
+
+
+def test_norm_and_gate_keep_little_for_the_backward_pass() -> None:
+    kept: dict[int, Tensor] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x
+        return x
+
+    x, D, inner = torch.randn(5, SMALL.n_embd, requires_grad=True), SMALL.n_embd, SMALL.n_inner
+    numbers = []
+    for module in (RMSNorm(D, 1e-5), SwiGLU(SMALL)):
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            result = module(x)
+        weights = {weight.data_ptr() for weight in module.parameters()}
+        numbers.append(sum(x.numel() for at, x in kept.items() if at not in weights))
+        assert result.requires_grad
+    assert numbers == [5 * (D + 1), 5 * (D + 3 * inner)]
 
 
 def test_nothing_but_the_published_parts_is_there() -> None:

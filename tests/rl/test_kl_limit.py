@@ -16,6 +16,7 @@ from rl.batches.rollout import rollout_log_probs
 from rl.equations.kl import k1
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
+from rl.run.kl_limit import KLLimit
 
 STEPS = 9
 OPTIONS: dict[str, Any] = dict(lr=2e-2, kl_coef=0.0, updates_per_batch=1, steps=STEPS)
@@ -93,6 +94,18 @@ def test_kl_from_start_is_the_mean_over_responses_of_k1_from_the_start():
         kl = torch.where(rollout.response_mask, k1(rollout.log_probs, ref), 0.0).sum(1).mean()
         assert row["kl_from_start"] == pytest.approx(float(kl), abs=1e-5)
     assert "kl_from_start" not in engine.run(small_gpt(), **options)[0]
+
+
+def test_one_set_of_weights_is_kept_and_only_of_policies_inside():
+    policy = small_gpt()
+    limit = KLLimit(policy, limit=6.0)
+    places = {name: tensor.data_ptr() for name, tensor in limit.inside.items()}
+    for steps, kl in enumerate([0.0, 1.0, 9.0]):
+        torch.nn.init.constant_(policy.wte.weight, steps)
+        limit.before_update(kl, 0.0, steps)
+        assert {name: tensor.data_ptr() for name, tensor in limit.inside.items()} == places
+        assert limit.after_step() == ({} if kl < 6 else {"kept_step": 1})
+    assert policy.wte.weight.unique().tolist() == [1.0]
 
 
 @pytest.mark.parametrize("name", ["grpo", "kd_grpo"])
