@@ -507,28 +507,20 @@ check("response_mask", my_response_mask)
 #
 # </details>
 #
-# **2. Positions.**
-
+# **2. What is wrong with this row?** One row of a batch of GPT-2's kind: padded on the left, an answer
+# with its EOS, padding again. EOS and padding have the same id, 0. Of the lines a to d one is wrong, or
+# none (e). The last line says for each token of the answer which column's logits score it.
 
 # %%
-def my_positions(mask):
-    """mask (N, S), True at real tokens -> the position of every column, (N, S)."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("wrong_line", MINE)
 
-check("position_ids", my_positions)
+# %%
+check_answer("wrong_line", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_positions(mask):
-#     return (mask.cumsum(1) - 1).clamp(min=0)
-# ```
-#
-# </details>
-#
 # **3. Log-probabilities of a batch.** The four lines of section 6, for rows with prompts of different
 # lengths. (Start with a loop over rows, if you like.)
 

@@ -452,29 +452,25 @@ check("language_model_loss", my_loss)
 #
 # </details>
 #
-# **2. The mask of fine-tuning.**
-
+# **2. What happened in this training?** A base model was fine-tuned. What its loss was on such texts
+# before, and the log of its vocabulary, stand in the last rows. (No solution is printed.)
+#
+# - a: the labels were not shifted: every token was to predict itself.
+# - b: there were few texts, and they were read again and again.
+# - c: the learning rate was too high.
+# - d: the base model was not loaded: training began with random weights.
+# - e: nothing is wrong.
 
 # %%
-def my_loss_mask(prompt_lengths, response_lengths, columns):
-    """prompt_lengths (N,), response_lengths (N,) with the EOS -> bool (N, columns)."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("what_the_losses_say", MINE)
 
-check("loss_mask", my_loss_mask)
+# %%
+check_answer("what_the_losses_say", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_loss_mask(prompt_lengths, response_lengths, columns):
-#     place, begins = torch.arange(columns), prompt_lengths[:, None]
-#     return (place >= begins) & (place < begins + response_lengths[:, None])
-# ```
-#
-# </details>
-#
 # **To think about.** How many prompts would halve the intervals of the table?
 #
 # <details>

@@ -479,29 +479,21 @@ check("kl_divergence", my_kl)
 #
 # </details>
 #
-# **2. Two scales.** Return both numbers of section 5. At padding there is garbage.
-
+# **2. The same leash in another code.** A paper's code subtracts, from the reward of an answer, its
+# coefficient times the *mean* of k1 over the answer's tokens. Yours divides the rewards by a number first
+# and subtracts $\beta$ times the *sum*. Which $\beta$ holds your policy as theirs is held? (No solution
+# is printed.)
 
 # %%
-def my_scales(log_probs, ref_log_probs, mask):
-    """log_probs, ref_log_probs, mask (N, T) -> tensor([nats per response, nats per token])."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("same_leash", MINE)
 
-check("kl_scales", my_scales)
+# %%
+check_answer("same_leash", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_scales(log_probs, ref_log_probs, mask):
-#     k1_t = torch.where(mask, log_probs - ref_log_probs, 0.0)
-#     return torch.stack([k1_t.sum(1).mean(), k1_t.sum() / mask.sum()])
-# ```
-#
-# </details>
-#
 # **3. k1 in the reward.**
 
 

@@ -520,6 +520,20 @@ check("k3_old_samples", my_k3_old_samples)
 #
 # </details>
 #
+# **3.** Two policies of three words, and four estimators of their KL, over all samples. The last column
+# is the gradient of each as a *loss*, for the three logits. Which row is k3? (The others are k1, k2 and a
+# k3 with the ratio upside down. No solution is printed.)
+
+# %%
+from course.entered import check_answer, table
+
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_is_k3", MINE)
+
+# %%
+check_answer("which_is_k3", ..., MINE)
+
+# %% [markdown]
 # ## 7. Check your own loss
 #
 # The code of one RLHF book added a "k3" term to its loss, for tokens sampled from the policy (revision

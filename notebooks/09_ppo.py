@@ -711,16 +711,17 @@ plt.show()
 #
 # Exercises 1 and 2 are above: `gae` and `critic_loss`.
 #
-# **3. `value_loss`**, the clipped loss of section 7:
-
+# **3. Which $\lambda$ was it?** Values, rewards and the advantages that GAE made of them, with $\gamma =
+# 1$. (No solution is printed.)
 
 # %%
-def my_value_loss(values, old_values, returns, value_clip):
-    """(N, T) each -> (N, T)."""
-    ...
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_lambda", MINE)
 
-check("value_loss", my_value_loss)
+# %%
+check_answer("which_lambda", ..., MINE)
 
 # %% [markdown]
 # **4. On paper.** With one epoch and one minibatch, which of `clip_range`, `value_clip` and `target_kl` can
@@ -728,12 +729,6 @@ check("value_loss", my_value_loss)
 #
 # <details>
 # <summary>Solutions</summary>
-#
-# ```python
-# def my_value_loss(values, old_values, returns, value_clip):
-#     near_old = old_values + (values - old_values).clamp(-value_clip, value_clip)
-#     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
-# ```
 #
 # 4\. All three. At the only update the ratio is 1, the value is the old one and the KL is 0. In section 6
 # too, the first update is the same with a moving target.

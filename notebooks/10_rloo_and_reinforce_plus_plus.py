@@ -575,16 +575,23 @@ holds(
 #
 # Exercises 1 and 2 are above: `rloo_loss` and `whiten`.
 #
-# **3. `batch_normalised`**, the advantages of section 7 (no solution is printed: `check` decides):
-
+# **3. Whose advantages are these?** Two prompts with three answers each, and no KL. (No solution is
+# printed.)
+#
+# - a: RLOO
+# - b: the group's mean as the baseline, and nothing else
+# - c: GRPO
+# - d: REINFORCE++, its plain form
+# - e: REINFORCE++-baseline
 
 # %%
-def my_batch_normalised(rewards, group_size):
-    """Rewards (N,), the answers to one prompt in a row -> advantages (N, 1)."""
-    ...
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("whose_advantages", MINE)
 
-check("batch_normalised", my_batch_normalised)
+# %%
+check_answer("whose_advantages", ..., MINE)
 
 # %% [markdown]
 # **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,

@@ -593,19 +593,26 @@ check("token_mean", my_token_mean)
 #
 # </details>
 #
-# **2.** Write GSPO's ratio, one per response: (N, 1).
-
+# **2.** Two answers, at most 8 tokens long, and how strongly a loss pulls each token: the factor of
+# $\nabla \log \pi$ in the step, over the batch of two. Ratios are clipped at 1.2 above. Whose loss is it?
+# (No solution is printed.)
+#
+# - a: GRPO
+# - b: DAPO (with the same clip)
+# - c: Dr. GRPO
+# - d: GSPO (no answer's ratio is clipped)
+# - e: CISPO
 
 # %%
-def my_gspo_ratio(log_probs, old_log_probs, mask):
-    return ...  # your lines
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("whose_pull", MINE)
 
-check("gspo_ratio", my_gspo_ratio)
+# %%
+check_answer("whose_pull", ..., MINE)
 
 # %% [markdown]
-# (No solution is printed: `check` decides.)
-#
 # **3.** Write CISPO's loss per token, (N, T). Its gradient is checked, too.
 
 

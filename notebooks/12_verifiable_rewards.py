@@ -667,19 +667,20 @@ check("pass_at_k", my_pass_at_k)
 #
 # </details>
 #
-# **2.** Write the share of groups that teach something, from `correct` (N,) bool and the group size.
-
+# **2.** Choose the size of a group. Your prompt is answered rightly with the chance in the table, and at
+# least the share that stands there shall teach something. What is the smallest size? (No solution is
+# printed.)
 
 # %%
-def my_informative_groups(correct, group_size):
-    return ...  # your lines
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("group_size", MINE)
 
-check("informative_groups", my_informative_groups)
+# %%
+check_answer("group_size", ..., MINE)
 
 # %% [markdown]
-# (No solution is printed: `check` decides.)
-#
 # **3.** Write process supervision's advantages, (N, T), from z-scores and the ends of the steps.
 
 

@@ -616,33 +616,7 @@ holds(
 #
 # ## Exercises
 #
-# The first two use the module `math`: write `import math` at the top of your first cell.
-#
-# **1.** How far is the best of n from the policy, in nats?
-
-
-# %%
-def my_best_of_n_kl(n):
-    """log n - (n - 1) / n."""
-    return None
-
-
-check("best_of_n_kl", my_best_of_n_kl)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# import math
-#
-#
-# def my_best_of_n_kl(n):
-#     return math.log(n) - (n - 1) / n
-# ```
-# </details>
-#
-# **2.** The expected gold of the best of n, from a bank of N answers to one prompt.
+# **1.** The expected gold of the best of n, from a bank of N answers to one prompt (`import math` first).
 
 
 # %%
@@ -658,6 +632,9 @@ check("best_of_n_mean", my_best_of_n_mean)
 # <summary>Solution</summary>
 #
 # ```python
+# import math
+#
+#
 # def my_best_of_n_mean(proxy, gold, n):
 #     N = len(proxy)
 #     rising = gold[proxy.argsort()]
@@ -666,52 +643,46 @@ check("best_of_n_mean", my_best_of_n_mean)
 # ```
 # </details>
 #
-# **3.** An ensemble whose most critical member decides.
-
+# The others ask for an answer, on a table of your own: work it out, enter it, and `check_answer` says why
+# another one is wrong.
+#
+# **2. What was given up?** A recorded run of GRPO against a learned reward, looked at some times on
+# prompts that it was not trained on. One of A and B is the gold reward, the other the learned one.
+# Suppose you keep, of these looks, the policy that the *learned* reward likes best. How much gold reward
+# do you give up, compared with the best of these policies? (No solution is printed.)
 
 # %%
-def my_worst_case(scores):
-    """scores are (K, N), K members on the same N responses; the rewards are (N,)."""
-    return None
+from course.entered import check_answer, table
 
-
-check("worst_case", my_worst_case)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_worst_case(scores):
-#     return scores.amin(0)
-# ```
-# </details>
-#
-# The last two ask for an answer: work it out, enter it, and `check` says why another one is wrong.
-#
-# **4.** A policy may go 4 nats from its start and no further. From how many answers may best-of-n choose?
+MINE = 0  # your number, at a university the last digits of your student number
+table("gold_given_up", MINE)
 
 # %%
-my_n = None  # a whole number
-
-check("answers_for_four_nats", my_n)
+check_answer("gold_given_up", ..., MINE)
 
 # %% [markdown]
-# **5.** What may be concluded from this table? Twelve engines were compared with GRPO, from three starts.
+# **3. How many answers?** A policy may go so many nats from its start and no further. From how many
+# answers may best-of-n choose at most?
+
+# %%
+table("answers_within", MINE)
+
+# %%
+check_answer("answers_within", ..., MINE)
+
+# %% [markdown]
+# **4. What may be concluded from this table?** Twelve engines were compared with GRPO, from three starts.
+# Enter the letter of one statement.
 #
 # | gold reward of PPO less GRPO's | start 0 | start 1 | start 2 | p alone | p after correction for twelve |
 # |---|---|---|---|---|---|
 # | reviews | +0.099 | +0.074 | +0.069 | 0.014 | 0.129 |
-#
-# - **a** PPO is better than GRPO here, p = 0.014.
-# - **b** PPO and GRPO do not differ.
-# - **c** PPO was ahead in all three starts; whether it is better remains undecided.
-# - **d** Nothing: three starts are no evidence.
 
 # %%
-my_choice = None  # a letter
+table("three_starts", MINE)
 
-check("three_starts", my_choice)
+# %%
+check_answer("three_starts", ..., MINE)
 
 # %% [markdown]
 # **To read on.** Gao et al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), because they measured

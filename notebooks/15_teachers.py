@@ -533,49 +533,21 @@ holds(
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
-# **1.** Write the reward of a response, (N,): the sum of $\log \pi_T / \pi$ over its tokens.
-
-
-# %%
-def my_teacher_reward(teacher_log_probs, log_probs, mask):
-    return ...  # your line
-
-
-check("teacher_reward", my_teacher_reward)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_teacher_reward(teacher_log_probs, log_probs, mask):
-#     return ((teacher_log_probs - log_probs) * mask).sum(1)
-# ```
-#
-# </details>
-#
-# **2.** Write the reward to go of every token, (N, T): its own reward and all that come after it.
-
+# **1.** A teacher of nine words, and three students, each of which can only be a *bell*: one middle, one
+# width. One minimised the forward KL, one the reverse KL, and one took $\log \pi_T$ alone as its reward.
+# Which one is the reverse KL's? (No solution is printed.)
 
 # %%
-def my_reward_to_go(token_rewards, mask):
-    return ...  # your lines
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_student", MINE)
 
-check("reward_to_go", my_reward_to_go)
+# %%
+check_answer("which_student", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_reward_to_go(token_rewards, mask):
-#     return (token_rewards * mask).flip(1).cumsum(1).flip(1) * mask
-# ```
-#
-# </details>
-#
-# **3.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
+# **2.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
 
 
 # %%

@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 
 # %%
 from course.claims import holds
-from course.exercises import check
+from course.entered import check_answer, table
 from torch import Tensor
 
 from data.worlds import reviews
@@ -303,14 +303,16 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# **Your turn.** A trust region allows each batch 0.05 nats from the policy of the batch before. Suppose
-# that 200 such steps all point the same way. For small steps the KL grows with the *square* of the
+# **Your turn.** A trust region allows each batch so many nats from the policy of the batch before.
+# Suppose that all its steps point the same way. For small steps the KL grows with the *square* of the
 # distance. **Predict:** how many nats may the policy be from its start?
 
 # %%
-my_nats = None  # a number
+MINE = 0  # your number, at a university the last digits of your student number
+table("steps_in_one_direction", MINE)
 
-check("steps_in_one_direction", my_nats)
+# %%
+check_answer("steps_in_one_direction", ..., MINE)
 
 # %% [markdown]
 # **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight

@@ -413,25 +413,24 @@ guess(10, ...)
 #
 # </details>
 #
-# **Three measurements.** Write those that helped most. Run a cell as it is, and `check` prints the
-# formula. `rise_in_errors` compares the mean of a curve's last third with that of its
-# first, as the doctor does, so that a single odd step decides nothing. A third has `T // 3` values.
-# The difference is divided by its own standard error, the root of (Var first + Var last) / (T // 3),
-# with the variances *within* the two thirds (`.var()`). A result above 2 or so is more than noise.
-
+# **11. Which number cannot be?** A run of GRPO in float32, before its first update. (No solution is
+# printed.)
 
 # %%
-def largest_ratio_error(log_probs, old_log_probs, mask): ...  # (N, T) each -> one number
+from course.entered import check_answer, table
 
-
-check("largest_ratio_error", largest_ratio_error)
-
+MINE = 0  # your number, at a university the last digits of your student number
+table("impossible_number", MINE)
 
 # %%
-def explained_variance(values, returns, mask): ...  # (N, T) each -> one number
+check_answer("impossible_number", ..., MINE)
 
-
-check("explained_variance", explained_variance)
+# %% [markdown]
+# **A measurement** that helped with several cases. Run the cell as it is, and `check` prints the formula.
+# `rise_in_errors` compares the mean of a curve's last third with that of its first, as the doctor does,
+# so that a single odd step decides nothing. A third has `T // 3` values. The difference is divided by its
+# own standard error, the root of (Var first + Var last) / (T // 3), with the variances *within* the two
+# thirds (`.var()`). A result above 2 or so is more than noise.
 
 
 # %%
@@ -442,19 +441,9 @@ check("rise_in_errors", rise_in_errors)
 
 # %% [markdown]
 # <details>
-# <summary>Solutions</summary>
+# <summary>Solution</summary>
 #
 # ```python
-# def largest_ratio_error(log_probs, old_log_probs, mask):
-#     ratio = (log_probs - old_log_probs).exp()
-#     return (ratio - 1).abs()[mask].max()
-#
-#
-# def explained_variance(values, returns, mask):
-#     errors = (returns - values)[mask]
-#     return 1 - errors.var() / returns[mask].var()
-#
-#
 # def rise_in_errors(values):
 #     third = len(values) // 3
 #     first, last = values[:third], values[-third:]

@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 
 # %%
 from course.claims import holds
-from course.exercises import check
+from course.entered import check_answer, table
 
 from data.worlds import reviews
 from gpt.generate import SamplingParams
@@ -292,13 +292,31 @@ holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thou
 # on sums, 0.749, but it harmed reviews, where it ended at 0.659, and it harms the run of section 6. So try
 # it second, and look at the effective share of your batches first.
 #
-# **Your turn.** The log-ratios of tokens are independent, with a deviation of 0.2 as above. From which
-# length on is the unbounded weight of the whole answer worth less than a tenth of the answers?
+# **Your turn.** The log-ratios of tokens are independent, with the deviation of the table. From which
+# length on is the unbounded weight of the whole answer worth less than that share of the answers?
 
 # %%
-my_length = None  # a whole number of tokens
+MINE = 0  # your number, at a university the last digits of your student number
+table("length_of_a_tenth", MINE)
 
-check("length_of_a_tenth", my_length)
+# %%
+check_answer("length_of_a_tenth", ..., MINE)
+
+# %% [markdown]
+# **And read this.** One answer of three tokens, and the weights of one correction of section 1. Which one
+# made them?
+#
+# - a: each token's weight, truncated at 2
+# - b: each token's weight, masked outside of 0.5 to 2
+# - c: the answer's weight, truncated at 2
+# - d: the answer's weight, masked outside of 0.5 to 2
+# - e: the geometric mean
+
+# %%
+table("which_weights", MINE)
+
+# %%
+check_answer("which_weights", ..., MINE)
 
 # %% [markdown]
 # **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? Answers that the policy has moved

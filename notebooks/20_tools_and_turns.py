@@ -281,8 +281,7 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "and the reward rises"
 #
 # ## Exercises
 #
-# A return that steps over the tool's tokens, and the GAE of section 3. (Of the second no solution is
-# printed: `check` decides.)
+# A return that steps over the tool's tokens:
 
 
 # %%
@@ -306,13 +305,19 @@ check("answered_returns", answered_returns)
 # ```
 #
 # </details>
-
+#
+# **Which tokens are trained?** An answer with one or two calls, whose letters have names. A call is `:`,
+# and the tool answers with as many letters as the table says. Enter the names of all tokens whose
+# log-probability is in the loss. (No solution is printed.)
 
 # %%
-def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages (N, T)
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("tokens_in_the_loss", MINE)
 
-check("gae", my_gae)
+# %%
+check_answer("tokens_in_the_loss", ..., MINE)
 
 # %% [markdown]
 # How TRL, verl and others decide each of these questions:

@@ -19,7 +19,6 @@ import itertools
 import torch
 from course import plots
 from course.claims import holds
-from course.exercises import check
 
 try:
     from rl.equations import advantages as adv
@@ -377,14 +376,30 @@ plots.difference(
 #
 # </details>
 #
-# **Before you start, choose a beta.** Under the reference the reward of an answer is distributed normally,
-# with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
-# ([05](05_what_a_kl_is.ipynb), section 7) go exactly 5 nats? Work it out, or list many answers and search.
+# **Before you start, choose a beta.** Under the reference the reward of an answer is distributed
+# normally, with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
+# ([05](05_what_a_kl_is.ipynb), section 7) go exactly as many nats as the table says? Work it out, or list
+# many answers and search.
 
 # %%
-my_beta = None  # a number
+from course.entered import check_answer, table
 
-check("beta_for_five_nats", my_beta)
+MINE = 0  # your number, at a university the last digits of your student number
+table("beta_for_some_nats", MINE)
+
+# %%
+check_answer("beta_for_some_nats", ..., MINE)
+
+# %% [markdown]
+# **And read a comparison.** Your engine and GRPO's from the same three starts, at the end. How wide is
+# the 95% interval of the difference, from its middle to one end? (Student's 97.5% point with two degrees
+# of freedom is 4.303.) Then say whether you have seen a difference.
+
+# %%
+table("half_width", MINE)
+
+# %%
+check_answer("half_width", ..., MINE)
 
 # %% [markdown]
 # ## 5. Exam

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from conformance import batches
-from conformance.batches import Arguments, number, some
-from course.exercises.entries import case, exercise, lengths, logs
+from conformance.batches import Arguments, number
+from course.exercises.entries import case, exercise, logs
 
 MOVED = {  # the gap is 1.5 nats
     "policy_chosen": [-10.0], "policy_rejected": [-12.0], "ref_chosen": [-11.0], "ref_rejected": [-11.5],
@@ -88,67 +88,6 @@ def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     (policy_rejected - ref_rejected)."""
     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
     return (h - 1 / (2 * beta)) ** 2
-
-
-@exercise(
-    case(
-        "two responses, of 3 tokens and of 1", [1.0, -0.5],
-        log_probs=[[-1.0, -2.0, -3.0], [-4.0, -9.0, -9.0]],
-        ref_log_probs=[[-2.0, -2.0, -4.0], [-3.0, -1.0, -1.0]], mask=lengths(3, 1), beta=0.5,
-    ),
-    random=some("log_probs ref_log_probs mask", beta=(0.05, 0.6)),
-    constants="ref_log_probs",
-    mistakes="""
-        moved.sum(1) -> moved.sum(1) / mask.sum(1)
-            you take the mean over a response's tokens. The log-probability of a response is their sum.
-        (log_probs - ref_log_probs) * mask -> log_probs - ref_log_probs
-            padding is counted: multiply by the mask before you add up the tokens.
-        (log_probs - ref_log_probs) -> log_probs
-            you leave the reference out: this is beta log pi(y), which punishes every long response.
-        log_probs - ref_log_probs -> ref_log_probs - log_probs
-            the sign is flipped: a response that has become *more* likely than under the reference has a
-            positive implicit reward.
-        beta * moved.sum(1) -> moved.sum(1) / beta
-            you divide by beta. A policy near its reference (large beta) needed a large reward to move a
-            little, so the reward is beta *times* the log-ratio.
-        beta * moved.sum(1) -> moved.sum(1)
-            beta is missing: this is the log-ratio in nats, not yet a reward.
-    """,
-)  # fmt: skip
-def implicit_reward(log_probs, ref_log_probs, mask, beta):
-    """Compute beta (log pi(y) - log pi_ref(y)) of each response, (N,), from log-probs of its
-    tokens (N, T). The log-prob of a response is the sum over the tokens where mask is True."""
-    moved = (log_probs - ref_log_probs) * mask
-    return beta * moved.sum(1)
-
-
-@exercise(
-    case(
-        "two tokens: one that both find as likely, one that the teacher finds half as likely",
-        [-0.693147], teacher_log_probs=logs([[0.5, 0.25, 0.9]]),
-        log_probs=logs([[0.5, 0.5, 0.1]]), mask=lengths(2, columns=3),
-    ),
-    random=some("teacher_log_probs=ref_log_probs log_probs mask"),
-    constants="teacher_log_probs log_probs",
-    mistakes="""
-        (teacher_log_probs - log_probs) -> teacher_log_probs
-            this is the sum of the teacher's log-probs alone. Every token costs something under it, so the
-            best response is to say nothing: subtract the student's.
-        gap.sum(1) -> gap.sum(1) / mask.sum(1)
-            you take the mean per token. The sum is what estimates minus the KL of responses.
-        teacher_log_probs - log_probs -> log_probs - teacher_log_probs
-            this is the student's less the teacher's: it rewards text that the teacher does not like.
-        (teacher_log_probs - log_probs) * mask -> teacher_log_probs - log_probs
-            padding is counted: multiply by the mask before you add up.
-        teacher_log_probs - log_probs -> teacher_log_probs.exp() - log_probs.exp()
-            you subtract probabilities. The reward is the difference of *log*-probabilities.
-    """,
-)  # fmt: skip
-def teacher_reward(teacher_log_probs, log_probs, mask):
-    """Compute sum_t (log pi_T(y_t) - log pi(y_t)) of each response, (N,), over the tokens where mask
-    is True. pi_T is the teacher, pi the student that sampled; log-probs are (N, T)."""
-    gap = (teacher_log_probs - log_probs) * mask
-    return gap.sum(1)
 
 
 def two_models(generator: torch.Generator) -> Arguments:
