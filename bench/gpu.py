@@ -158,18 +158,8 @@ def marked_tests() -> str:
     """The last line of pytest for the tests marked gpu."""
     if importlib.util.find_spec("pytest") is None:
         return "not run: pytest is not installed"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-        "tests/gpt",
-    ]
-    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    words = "-m pytest -q -m gpu -p no:cacheprovider tests/gpt".split()
+    run = subprocess.run([sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True)
     print(run.stdout[-3000:] if run.returncode else "", end="")
     return (run.stdout.strip().splitlines() or [run.stderr[-300:]])[-1]
 
@@ -179,16 +169,8 @@ def short_grpo(config: GpuConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gpu-") as out:
         command = [sys.executable, "-m", "rl.grpo_engine", "--data", "instructions", "--model"]
         command += [str(config.weights.resolve()), "--steps", "4", "--precision", "bfloat16"]
-        command += [
-            "--device",
-            config.device,
-            "--out",
-            out,
-            "--eval-prompts",
-            "0",
-            "--test-prompts",
-            "0",
-        ]
+        command += ["--device", config.device, "--out", out]
+        command += ["--eval-prompts", "0", "--test-prompts", "0"]
         run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         if run.returncode:
             raise UserError(f"GRPO on SmolLM2 has failed: {run.stderr[-600:]}")

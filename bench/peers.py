@@ -39,6 +39,7 @@ from harness.flags import AtLeastOne, check_ranges
 from harness.paths import MODEL_FILE
 from harness.ranks.launch import cores
 from rl.run.evaluation import format_table
+from studies.runner import processor
 
 PEERS = {"sample": "transformers", "grpo": "TRL", "reward": "TRL"}
 WORK = {"sample": "sampling", "grpo": "a GRPO step", "reward": "a reward model's step"}
@@ -232,12 +233,9 @@ def table(found: dict[str, Any]) -> str:
 
 def machine() -> dict[str, Any]:
     """Where, with what and when it is measured."""
-    info = Path("/proc/cpuinfo")  # only Linux has it
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     versions = {name: version(name) for name in ("torch", *NEEDED)}
     return {
-        "processor": names[0] if names else platform.processor(), "cores": cores(),
+        "processor": processor(), "cores": cores(),
         "versions": {"python": platform.python_version()} | versions,
         "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip

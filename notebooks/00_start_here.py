@@ -6,6 +6,9 @@
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
+# **After this page you can** say which stages RLHF has and which model does what in them, and choose the
+# pages that answer your question.
+#
 # In Colab or Kaggle, bring the repository's folder there and begin with `%cd glassbox/notebooks`: pages
 # find the library by themselves ([guide](../docs/guide.md#install); not tried there).
 #
@@ -133,13 +136,14 @@ plots.diagram("algorithm_map")
 # [02 tokens and masks](02_tokens_padding_masks.ipynb),
 # [04 policy gradients](04_policy_gradients_and_baselines.ipynb),
 # [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
-# [07 GRPO](07_grpo.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
+# [07 GRPO](07_grpo.ipynb) with its short companion [26 what a loss is divided
+# by](26_what_a_loss_is_divided_by.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
 # [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb). If transformers are new to you,
 # read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9 and 11 to 13 of
 # the exam.
 #
-# **A week: all of it**, in the order of the numbers. The exam at the end of
-# [22 your own](22_your_own.ipynb) shows what you remember.
+# **A week: all of it**, in the order of the numbers, but 26 right after 07 and 25 right after 18. The
+# exam at the end of [22 your own](22_your_own.ipynb) shows what you remember.
 #
 # **For practice**, if you know the losses and have a model to steer: [23 is it
 # better?](23_is_it_better.ipynb) on evaluating a policy, and [24 from these pieces to a
@@ -164,6 +168,14 @@ plots.diagram("algorithm_map")
 # vermilion a trap.
 #
 # Words and symbols are in [docs/glossary.md](../docs/glossary.md).
+#
+# ## To remember
+#
+# - Pre-training gives a policy its language, comparisons give a reward model, and reinforcement learning
+#   raises what that model pays, on a leash to the place where the policy began.
+# - Policy, reference, reward model and critic are one network: they differ in the head and in whether
+#   they learn.
+# - Predict before you run a cell. What you guessed wrong is what you will remember.
 #
 # Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are one network: what goes
 # in, and what comes out?

@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 1. GPT-2 from scratch
 #
+# **After this page you can** compute attention by hand, write GPT-2's forward pass in twenty lines, count
+# its weights, and say what temperature and top-p do to the probabilities that later pages need.
+#
 # **Why.** What happens between a row of tokens and the probability of the next one? A policy is a
 # GPT whose next-token probabilities we use. A reference is a frozen copy of it, and a reward model
 # or a value model is a GPT with another head. So if you know what goes into this one network and
@@ -451,31 +454,26 @@ check("attention", my_attention)
 #
 # </details>
 #
-# **2. The famous number.**
-
+# **2. Which setting drew these words?** The table belongs to a number of your own. It has a model's
+# probabilities of the next word, and the shares of the words that somebody drew from it. Which setting
+# was it? (No solution is printed.)
+#
+# - a: a temperature of 0.5
+# - b: a temperature of 2
+# - c: top-p = 0.8
+# - d: a temperature of 2, and top-p = 0.8
+# - e: nothing set
 
 # %%
-def my_count(vocabulary, context, layers, width):
-    """-> the number of weights of a GPT-2 of this shape."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_sampling", MINE)
 
-check("parameter_count", my_count)
+# %%
+check_answer("which_sampling", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_count(vocabulary, context, layers, width):
-#     attention = (3 * width**2 + 3 * width) + (width**2 + width)
-#     mlp = (4 * width**2 + 4 * width) + (4 * width**2 + width)
-#     block = attention + mlp + 4 * width
-#     return vocabulary * width + context * width + layers * block + 2 * width
-# ```
-#
-# </details>
-#
 # **3. Top-p**, for logits in any order.
 
 
@@ -515,6 +513,13 @@ check("top_p", my_top_p)
 # row gets its own copy of the prompt's keys and values.
 #
 # </details>
+#
+# ## To remember
+#
+# - A column sees only what stands before it, so changing a token changes nothing before it.
+# - Column $j$ of the logits is about token $j + 1$.
+# - For reinforcement learning, sample from the full distribution and score with the sampler's
+#   temperature.
 #
 # Next: [02_tokens_padding_masks](02_tokens_padding_masks.ipynb). The same for a batch of prompts and
 # responses with padding, where most mistakes are made.

@@ -1,6 +1,10 @@
 # %% [markdown]
 # # 2. Tokens, padding and masks
 #
+# **After this page you can** say of every number in a batch which token it belongs to: pad on the side
+# that fits, make the mask of a response with its EOS, pick the column that scores a token, pack several
+# texts into one row, and test that sampler and scorer agree.
+#
 # **Why.** Which number belongs to which token? The formulas of RLHF fit on a page, and nearly every
 # broken implementation has them right. What goes wrong is *which* numbers go in: a mask that drops
 # the last token, a position that is off by the padding, a logit that scores its neighbour. Nothing
@@ -16,6 +20,7 @@
 # | 4 | `ids != pad` loses the EOS, and the policy never stops | `collate_responses` |
 # | 5 | which logit scores which token | `ResponseBatch` |
 # | 6 | log-probabilities of a response | `token_log_probs` |
+# | 7 | several texts in one row, and a token that comes twice | |
 #
 # **You need** [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb): logits, the causal mask, positions.
 #
@@ -409,6 +414,62 @@ holds(cool[2] > 1.2, "at temperature 0.7 a ratio lies outside of the clip range 
 # brings it back. So train on samples without top-p.
 
 # %% [markdown]
+# ## 7. Several texts in one row: packing
+#
+# *So far a row held one text. Short texts waste most of a rectangle, so trainers put several into one row.*
+#
+# Each text must then be treated as if it were alone, and three things have to know where one ends:
+# positions start anew, attention stays inside of a text, and nothing is learned across the border.
+#
+# > **Predict, then run.** Two answers in one row, and only the causal mask. Are the logits of the second
+# > text those that it has alone?
+
+# %%
+one, two = (
+    [*tokenizer.encode(prompt), *tokenizer.encode(answer), E]
+    for prompt, answer in (("Review the red kettle for Anna.\n", "It is great."), pair[0])
+)
+packed = torch.tensor([[*one, *two]])
+with torch.no_grad():
+    second_alone = policy(torch.tensor([two]))[0]
+    behind_another = policy(packed)[0, len(one) :]
+off = (behind_another - second_alone).abs().max()
+print(f"with the causal mask alone the second text's logits are off by {off:.1f}")
+holds(off > 1, "a text that is packed without blocks reads its neighbour")
+
+# The same for texts of three and of two tokens, small enough to print.
+text = torch.tensor([0, 0, 0, 1, 1])  # which text a token belongs to
+same_text = text[:, None] == text[None, :]
+may_look = same_text & torch.ones(5, 5, dtype=torch.bool).tril()
+positions = torch.arange(5) - torch.tensor([0, 3])[text]  # less where its text begins
+targets = torch.cat([text[1:] == text[:-1], torch.tensor([False])])  # is the next token its own?
+print("may look at\n", may_look.long())
+print("positions", positions.tolist(), " columns that are trained", targets.long().tolist())
+assert positions.tolist() == [0, 1, 2, 0, 1] and targets.long().tolist() == [1, 1, 0, 1, 0]
+
+# %% [markdown]
+# The blocks on the diagonal are the cure; page [24](24_from_these_pieces_to_a_recipe.ipynb), section 6,
+# checks it on a head of attention. Column 2, the end of the first text, is not trained: its next token is
+# the beginning of a stranger. And the loss needs a decision that padding hides: is it divided by tokens
+# or by texts ([26](26_what_a_loss_is_divided_by.ipynb))? This repository pads and does not pack.
+#
+# **The token that comes twice.** Llama and others open every text with a special token, BOS. A chat
+# template often writes it, and then the tokenizer adds another one. Nothing fails, but the model reads a
+# start that it has never seen:
+
+# %%
+from_template = ["<s>", "[user]", "Hi", "[model]"]  # the template has written its own <s>
+ids = ["<s>", *from_template]  # the tokenizer adds one, as it does to every text
+print(ids)
+holds(ids[0] == ids[1], "the begin of the text stands there twice")
+
+# %% [markdown]
+# Its sister is the forgotten opening: if the template leaves out `[model]` when it samples, the policy
+# has to write that mark itself, or goes on as the user. Print the first ten ids of a training row and of
+# a prompt for sampling once, and look at them. All commands here print their first prompt for that
+# reason.
+
+# %% [markdown]
 # ## Where this lives
 #
 # - all padding and every mask: [data/collate.py](../data/collate.py)
@@ -446,28 +507,20 @@ check("response_mask", my_response_mask)
 #
 # </details>
 #
-# **2. Positions.**
-
+# **2. What is wrong with this row?** One row of a batch of GPT-2's kind: padded on the left, an answer
+# with its EOS, padding again. EOS and padding have the same id, 0. Of the lines a to d one is wrong, or
+# none (e). The last line says for each token of the answer which column's logits score it.
 
 # %%
-def my_positions(mask):
-    """mask (N, S), True at real tokens -> the position of every column, (N, S)."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("wrong_line", MINE)
 
-check("position_ids", my_positions)
+# %%
+check_answer("wrong_line", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_positions(mask):
-#     return (mask.cumsum(1) - 1).clamp(min=0)
-# ```
-#
-# </details>
-#
 # **3. Log-probabilities of a batch.** The four lines of section 6, for rows with prompts of different
 # lengths. (Start with a loop over rows, if you like.)
 
@@ -510,6 +563,14 @@ check("token_log_probs", my_log_probs)
 # cannot distinguish an EOS that was written from one that fills the row, so use the lengths.
 #
 # </details>
+#
+# ## To remember
+#
+# - The EOS belongs to the response, and a mask comes from lengths, never from a comparison of ids.
+# - Positions count real tokens, and a row's logits must depend neither on its padding nor on a text
+#   beside it.
+# - Response token $t$ stands at column $p + t$ and is scored by column $p - 1 + t$; before the first
+#   update sampler and scorer must agree on it.
 #
 # Next: [03_pretraining_and_sft](03_pretraining_and_sft.ipynb). Where does a policy get its first
 # words from?

@@ -3,6 +3,9 @@
 #
 # **The question.** Where does a policy get its first words from?
 #
+# **After this page you can** train a small language model, choose which tokens its loss counts, fine-tune
+# it on good answers, and say what fine-tuning cannot do.
+#
 # **Why.** Reinforcement learning can only make likelier what a policy already does now and then.
 # Pre-training gives it a language, supervised fine-tuning (**SFT**) shows it good answers. Both
 # come before reinforcement learning in the usual recipe (InstructGPT, Ouyang et al. 2022,
@@ -409,9 +412,11 @@ for index in (0, 1, 2):
 # independent. The interval of the difference is therefore taken from differences prompt by prompt.)
 #
 # **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that
-# others are worse. So it gets about as good as the answers that it imitates, and somebody had to
-# choose those. The next pages learn from a reward instead, so the policy can improve on its own
-# answers.
+# others are worse. So it gets about as good as the answers that it imitates, and somebody had to choose
+# those. (Where the policy itself wrote the answers among which somebody chose, this is called rejection
+# sampling or expert iteration, and its gradient is a policy gradient with rewards 0 and 1:
+# [24](24_from_these_pieces_to_a_recipe.ipynb), section 2.) The next pages learn from a reward instead, so
+# the policy can improve on its own answers.
 #
 # ## Where this lives
 #
@@ -447,29 +452,25 @@ check("language_model_loss", my_loss)
 #
 # </details>
 #
-# **2. The mask of fine-tuning.**
-
+# **2. What happened in this training?** A base model was fine-tuned. What its loss was on such texts
+# before, and the log of its vocabulary, stand in the last rows. (No solution is printed.)
+#
+# - a: the labels were not shifted: every token was to predict itself.
+# - b: there were few texts, and they were read again and again.
+# - c: the learning rate was too high.
+# - d: the base model was not loaded: training began with random weights.
+# - e: nothing is wrong.
 
 # %%
-def my_loss_mask(prompt_lengths, response_lengths, columns):
-    """prompt_lengths (N,), response_lengths (N,) with the EOS -> bool (N, columns)."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("what_the_losses_say", MINE)
 
-check("loss_mask", my_loss_mask)
+# %%
+check_answer("what_the_losses_say", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_loss_mask(prompt_lengths, response_lengths, columns):
-#     place, begins = torch.arange(columns), prompt_lengths[:, None]
-#     return (place >= begins) & (place < begins + response_lengths[:, None])
-# ```
-#
-# </details>
-#
 # **To think about.** How many prompts would halve the intervals of the table?
 #
 # <details>
@@ -478,6 +479,14 @@ check("loss_mask", my_loss_mask)
 # Four times as many, 1,024: the width falls with $1 / \sqrt n$.
 #
 # </details>
+#
+# ## To remember
+#
+# - Pre-training and fine-tuning have one loss; they differ in the texts and in the tokens that count.
+# - The loss hides what is learned when: sentences come in fifty steps, copying from the prompt in some
+#   hundreds.
+# - Fine-tuning imitates what somebody has chosen; it knows neither why that was good nor what would be
+#   worse.
 #
 # Next: [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). How does a number
 # that says "good" or "bad" become a gradient?

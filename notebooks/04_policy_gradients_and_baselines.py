@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 4. Policy gradients from three words
 #
+# **After this page you can** derive the policy gradient in three lines, choose a baseline and prove that
+# it is allowed, say what the ratio and the clip are for, and say what a ratio per token gets wrong.
+#
 # **Why.** A model writes an answer, and somebody says how good it was: one number. There is no
 # right answer to imitate. How do you turn this number into a gradient?
 #
@@ -36,6 +39,8 @@ torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 
 # %% [markdown]
 # ## 1. Three words
+#
+# *A policy so small that nothing has to be estimated.*
 #
 # A **policy** $\pi$ is a model that chooses: it gives every word a probability, and a word is
 # drawn. Ours has three words and three parameters, the logits $\theta$. The **reward** $R$ says how
@@ -75,6 +80,8 @@ torch.testing.assert_close(TRUE, pi * (REWARDS - J))
 #
 # ## 2. A gradient that can be sampled, in three lines
 #
+# *Nobody can sum over all answers of a language model, so the sum becomes an average of a few.*
+#
 # A language model can give more answers than there are atoms, so nobody can compute this sum. But
 # an *average* can be estimated from a few draws, so we write the gradient as an average over $\pi$:
 #
@@ -105,7 +112,16 @@ close = (line_3 - TRUE).norm() < 0.05 * TRUE.norm()
 holds(close, "100,000 draws come close to the true gradient")
 
 # %% [markdown]
+# **Why not differentiate through the reward model?** It is a network, so its score has a gradient for
+# what it reads. But it reads *drawn* words, and a draw has no derivative: a logit that rises a little
+# changes how probable a word is, and not the word. (One can draw softly instead, with the Gumbel-softmax,
+# [arXiv:1611.01144](https://arxiv.org/abs/1611.01144). The reward model then reads mixtures of words,
+# which it has never seen.) The policy gradient needs nothing but the reward's value, so a person or a
+# rule may give it.
+#
 # ## 3. REINFORCE by hand
+#
+# *One term of that average, with pencil and paper.*
 #
 # For a softmax, the gradient of a log-probability is short: **one-hot minus probabilities**,
 # $\partial \log \pi(y) / \partial \theta_k = [k = y] - \pi_k$. It raises the logit of the word that
@@ -168,6 +184,8 @@ torch.testing.assert_close(library_loss, naive_loss)
 # %% [markdown]
 # ## 4. Learning
 #
+# *Many such steps in a row.*
+#
 # The loop: draw, look at the rewards, step, draw again. The samples come from the policy that is
 # being changed. This is called **on-policy**.
 #
@@ -214,6 +232,8 @@ holds(plain[:, 0, 1].mean() > 1 > 0.3 > plain[:, -1, 1].mean(), "the entropy fal
 #
 # ## 5. Noise
 #
+# *The steps are right on average. How far off is a single one?*
+#
 # > **Predict, then run.** Add 10 to all three rewards. What happens to the true gradient, to the push
 # > of a single sample, to the 20 runs?
 
@@ -249,6 +269,8 @@ holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
 #
 # ## 6. The baseline
 #
+# *The noise has a cheap cure.*
+#
 # Subtract a number $b$ from every reward. $A = R - b$ is called the **advantage**: how much better
 # than expected. Why is this allowed? Because on average the subtracted part does nothing:
 #
@@ -273,6 +295,31 @@ plots.labels(axis, "baseline b", "noise", "Same average for every b, less scatte
 less = mean_and_noise(REWARDS - J)[1] < mean_and_noise(REWARDS)[1] / 3
 holds(less, "the baseline E[R] takes two thirds of the noise away")
 
+# %% [markdown]
+# **Which baseline is the best?** Not quite $\mathbb{E}[R]$. A word's push is $(R - b) \, \nabla \log
+# \pi$, and its scatter is smallest where $\mathbb{E}[(R - b)^2 \, |\nabla \log \pi|^2]$ is. Set the
+# derivative for $b$ to 0:
+#
+# $$b^* = \frac{\mathbb{E} \left[ R \, |\nabla \log \pi|^2 \right]}
+# {\mathbb{E} \left[ |\nabla \log \pi|^2 \right]}$$
+#
+# That is a mean of the rewards, too, but each word counts with the squared length of its gradient,
+# because a long gradient scatters more.
+
+# %%
+length_squared = (one_hot - pi).square().sum(1)  # of each word's gradient
+best = float((pi * length_squared) @ REWARDS / (pi @ length_squared))
+for name, b in (("no baseline", 0.0), ("E[R]", J), ("the best one", best)):
+    print(f"{name:12} b = {b:.2f}, noise {mean_and_noise(REWARDS - b)[1]:.3f}")
+lowest = float(levels[torch.tensor(noises).argmin()])
+holds(abs(lowest - best) < 0.05, "the formula finds the lowest point of the curve")
+
+# %% [markdown]
+# It takes an eighth of the noise of $\mathbb{E}[R]$ away here, and it needs the length of the gradient of
+# every single answer. So nobody trains a language model with it, and $\mathbb{E}[R]$ is what critics and
+# groups estimate. (Greensmith et al. 2004, *Variance reduction techniques for gradient estimates*, have the
+# formula for states and actions.)
+
 # %%
 plots.explorable("policy_gradient")
 
@@ -293,6 +340,8 @@ torch.testing.assert_close(mean_and_noise(REWARDS - REWARDS / 2)[0], TRUE / 2)
 # the gradient of "say shorter words" to the goal.
 #
 # ## 7. A baseline from the other samples
+#
+# *The cure needs a number that nobody knows, but the other answers can stand in for it.*
 #
 # Nobody knows $\mathbb{E}[R]$. But if the policy answers the same prompt $G$ times, a **group**, the
 # rewards of the group can stand in for it. Two ways to do it:
@@ -386,6 +435,8 @@ holds((helped[:, -1, 0] > REWARDS.max() - 0.2).all(), "with the baseline all run
 #
 # ## 8. More than one token: who gets the credit?
 #
+# *So far an answer was one word. Now it is a row of tokens.*
+#
 # A response is a row of tokens, and its log-probability is the sum of theirs:
 # $\log \pi(y) = \sum_t \log \pi(y_t \mid y_{<t})$. So the gradient is a sum over tokens, too. The
 # reward comes once, at the end. Which token earned it? This is the question of **credit**.
@@ -413,6 +464,8 @@ torch.testing.assert_close(to_go, library.discounted_returns(paid, mask, 1.0))
 # predicts, at every token, what is still to come.
 #
 # ## 9. Old samples, and the ratio
+#
+# *So far each sample was used once. Now it is used again.*
 #
 # Writing answers with a language model is slow, but a gradient step is fast, so one would like to
 # take several steps with the same samples. But after the first step the samples come from an
@@ -451,6 +504,8 @@ torch.testing.assert_close(pi @ (ratio * REWARDS), expected_reward(NEW))
 # $\pi$ itself: the ratio would be 1 for ever, nothing would be corrected, and no clip would act.
 #
 # ## 10. The clip: four cases
+#
+# *The ratio has no limit. PPO sets one.*
 #
 # The average over *all* samples is exact, but the average over the few that we have is not. A
 # **rollout** is a batch of sampled answers. Without a limit, many steps on one rollout overfit it.
@@ -528,6 +583,8 @@ plots.explorable("clip")
 # %% [markdown]
 # ## 11. Many steps on one rollout
 #
+# *Ratio and clip at work on one rollout.*
+#
 # Eight words from the old policy, and by bad luck not one of them is "great". We take 60 steps with
 # these eight words, in three ways.
 
@@ -569,6 +626,8 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 # With the clip the policy moves a little, stops, and waits for fresh samples.
 #
 # ## 12. The ratio of a token is not the ratio of the answer
+#
+# *One question was passed over: whose ratio is it, the token's or the answer's?*
 #
 # Section 9 was about one word. By the chain rule of section 8 the importance weight of an answer is the
 # *product* of its tokens' ratios:
@@ -673,31 +732,20 @@ holds(halves[0] < halves[1] / 1.5, "half way the token's ratio is nearer to the 
 #
 # ## Exercises
 #
-# **1. REINFORCE by hand.** The push of one sample on the logits, without autograd: reward times
-# (one-hot minus probabilities).
-
+# **1. The best baseline.** Section 6 says that the noise is least *near* E[R]. Where exactly? For three
+# words of your own: which constant $b$ makes the noise of the gradient smallest? You may search with
+# `mean_and_noise` of section 5, or set a derivative to 0. (No solution is printed.)
 
 # %%
-def my_push(logits, word, reward):
-    """logits (V,), word an index, reward a number -> what the sample does to the logits, (V,)."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("best_baseline", MINE)
 
-check("reinforce_push", my_push)
+# %%
+check_answer("best_baseline", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_push(logits, word, reward):
-#     one_hot = torch.zeros_like(logits)
-#     one_hot[word] = 1
-#     return reward * (one_hot - logits.softmax(-1))
-# ```
-#
-# </details>
-#
 # **2. A baseline without the action.** For every row of `rewards` (groups of `group_size` rows, one
 # group after the other) the mean reward of the *other* rows of its group.
 
@@ -763,6 +811,19 @@ check("answer_ratio", my_weights)
 #
 # **5. More, if you like.** `check("clipped_surrogate", your_function)` takes the whole loss, (N,
 # T).
+#
+# **To read on.** Chapter 13 of Sutton and Barto's *Reinforcement Learning* (2018), because it derives the
+# same gradient where actions lead to states; Ahmadian et al.
+# ([arXiv:2402.14740](https://arxiv.org/abs/2402.14740)), because they ask which of PPO's parts a language
+# model needs; and Williams 1992, in *Machine Learning* 8, because its formulas are those of section 3.
+#
+# ## To remember
+#
+# - $\nabla J = \mathbb{E}[R \, \nabla \log \pi]$: what was drawn is pushed by what it earned.
+# - A baseline that does not see the action leaves the average as it is; near the expected reward it takes
+#   most of the noise away.
+# - Old samples need the ratio, the clip ends a push after $\varepsilon$, and the ratio of a token is not
+#   that of the answer.
 #
 # Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). A policy that follows only the reward forgets how to
 # write, so it is held near its start.

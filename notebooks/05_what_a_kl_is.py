@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 5. What a KL divergence is
 #
+# **After this page you can** compute a KL in nats, tell its two directions apart, convert nats per token
+# into nats per response, and say what changes when the KL moves from the reward into the loss.
+#
 # **Why.** A policy that only follows a reward forgets everything else: grammar, variety, sense. So
 # RLHF holds it on a leash. It may move away from the model it started from, but it has to pay for
 # the distance. The distance is a KL divergence. What does it measure, in which unit, in which
@@ -476,29 +479,21 @@ check("kl_divergence", my_kl)
 #
 # </details>
 #
-# **2. Two scales.** Return both numbers of section 5. At padding there is garbage.
-
+# **2. The same leash in another code.** A paper's code subtracts, from the reward of an answer, its
+# coefficient times the *mean* of k1 over the answer's tokens. Yours divides the rewards by a number first
+# and subtracts $\beta$ times the *sum*. Which $\beta$ holds your policy as theirs is held? (No solution
+# is printed.)
 
 # %%
-def my_scales(log_probs, ref_log_probs, mask):
-    """log_probs, ref_log_probs, mask (N, T) -> tensor([nats per response, nats per token])."""
-    ...  # your code
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("same_leash", MINE)
 
-check("kl_scales", my_scales)
+# %%
+check_answer("same_leash", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_scales(log_probs, ref_log_probs, mask):
-#     k1_t = torch.where(mask, log_probs - ref_log_probs, 0.0)
-#     return torch.stack([k1_t.sum(1).mean(), k1_t.sum() / mask.sum()])
-# ```
-#
-# </details>
-#
 # **3. k1 in the reward.**
 
 
@@ -534,6 +529,14 @@ check("kl_in_reward", my_token_rewards)
 # formula means, is a sum.
 #
 # </details>
+#
+# ## To remember
+#
+# - The reverse KL averages over what the policy says: saying what the reference never says costs without
+#   bound, dropping an answer costs little.
+# - Keeping the best share $s$ of all answers costs $\log(1/s)$ nats, so a few nats buy much selection.
+# - $\beta$ is an exchange rate, so it can be copied only with its place and the unit of the reward;
+#   between runs compare the KL that they reach.
 #
 # Next: [06_reward_model](06_reward_model.ipynb). So far somebody handed us the rewards. Where do
 # they come from when only people know what is good?

@@ -4,10 +4,22 @@
 # **The question.** Nobody can write down what makes an answer good, but anybody can say which of
 # two answers is better. How do you turn that into a number?
 #
+# **After this page you can** turn comparisons into a loss, say at which token a reward model reads its
+# score and why, judge an accuracy beside its ceiling, ask a model what it does not see, take length out
+# of a score, and say how far two annotators agree.
+#
 # **Why.** Reinforcement learning needs a number for every answer. A **reward model** learns it from
-# comparisons. Everything that a policy learns later it learns from this model, including its
-# mistakes. It is step 2 of Figure 2 of InstructGPT (Ouyang et al. 2022,
-# [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), section 3.5).
+# comparisons. Everything that a policy learns later it learns from this model, including its mistakes. It
+# is step 2 of Figure 2 of InstructGPT (Ouyang et al. 2022,
+# [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), section 3.5). The formula is older than neural
+# networks: Zermelo ranked chess players with it in 1929. In 2017 Christiano et al.
+# ([arXiv:1706.03741](https://arxiv.org/abs/1706.03741)) put a network in the place of the player's
+# strength, and 900 comparisons taught a simulated robot a backflip that nobody could have written down as
+# a reward.
+#
+# The way of this page: comparisons become a loss (1), the loss needs a score and a place to read it (2),
+# a noisy annotator compares (3), a model learns (4), and you find out whether it is good (5), what it
+# does not see (6) and how far it agrees with you (7). The boxes can be skipped.
 #
 # **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
 # the base model of [03](03_pretraining_and_sft.ipynb), which has learned to write reviews.
@@ -60,7 +72,9 @@ base, tokenizer = saved_models.base()
 EOS = tokenizer.eos_id
 
 # %% [markdown]
-# ## 1. From comparisons to scores
+# ## 1. From comparisons to a loss
+#
+# *We have verdicts such as "A is better than B". This section makes them one number to minimise.*
 #
 # Two answers, A with the score 1.0 and B with the score 0.5. How likely is it that somebody prefers
 # A? Bradley and Terry (1952) say that only the gap between the scores counts:
@@ -97,8 +111,8 @@ print(bradley_terry_loss(chosen + 100, rejected + 100))
 assert torch.isclose(bradley_terry_loss(chosen + 100, rejected + 100), each.mean(), atol=1e-5)
 
 # %% [markdown]
-# Nothing. **Only gaps are learned**, so the data does not fix the offset of the scale. Section 7
-# does.
+# Nothing. **Only gaps are learned**, so the data does not fix the offset of the scale. A box in
+# section 4 does.
 #
 # How hard does a comparison pull on the scores? That is the slope of its loss: minus the
 # probability that the model assigned to the wrong verdict.
@@ -145,31 +159,32 @@ check("bradley_terry_loss", my_bradley_terry_loss)
 #
 # </details>
 #
-# ## 2. Where the head reads
+# ## 2. The score is read at the last token
 #
-# The reward model is a pre-trained GPT. Its output layer, the **head**, is replaced by one with a
-# single number. A language model predicts token t from the column *before* it. But a judge must
-# have read what it judges, so the score of token t comes from **token t's own column**. The scores
-# of a response's tokens are then averaged, the EOS included and the prompt not.
+# *The loss compares two scores. This section says where a score comes from.*
+#
+# The reward model is a pre-trained GPT. Its output layer, the **head**, is replaced by one with a single
+# number. A language model predicts token t from the column *before* it. But a judge must have read what
+# it judges, so the score of token t comes from **token t's own column**. The score of the answer is that
+# of its **last token**, the EOS, because only the EOS has read the whole answer and knows that it ends
+# there.
 
 # %%
 prompt = tokenizer.encode("Review the red kettle for Anna.\n")
 answers = [tokenizer.encode("The kettle is great.") + [EOS], tokenizer.encode("It is bad.") + [EOS]]
 batch = collate_responses([prompt, prompt], answers, EOS)
-fresh = RewardModel.from_policy(base, "mean_score", make_generator(0, "head")).requires_grad_(False)
+fresh = RewardModel.from_policy(base, "last_token", make_generator(0, "head")).requires_grad_(False)
 
 hidden = fresh.gpt.hidden(batch.tokens)  # (2, columns, D)
 scores = hidden @ fresh.head.weight[0] + fresh.head.bias  # one number per column
-naive = [scores[i, len(prompt) : len(prompt) + len(answers[i])].mean() for i in range(2)]
-print("mean scores", torch.stack(naive))
+naive = [scores[i, len(prompt) + len(answers[i]) - 1] for i in range(2)]  # there stands the EOS
+print("scores at the EOS", torch.stack(naive))
 
 torch.testing.assert_close(torch.stack(naive), fresh.raw_scores(batch), rtol=1e-4, atol=1e-5)
 plots.code(RewardModel.token_scores)
 plots.code(RewardModel.raw_scores)
 
 # %% [markdown]
-# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.)
-#
 # To prove that the columns are right, exchange one token of the answer: the scores before it must
 # not change, but its own score must.
 
@@ -186,34 +201,10 @@ for t in range(3):
     )
 
 # %% [markdown]
-# **Your turn**: the pooling.
-
-
-# %%
-def my_mean_score(token_scores, mask):
-    """Scores (N, T), mask (N, T) up to and including the EOS -> (N,)."""
-    ...
-
-
-check("mean_score", my_mean_score)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_mean_score(token_scores, mask):
-#     return torch.where(mask, token_scores, 0.0).sum(1) / mask.sum(1)
-# ```
-#
-# </details>
-#
-# ## 3. What a trained reward model says, word by word
-#
-# The repository keeps a reward model that was trained on 112,000 comparisons. It pools with
-# `last_token`: it has learned to judge at the EOS. So we can ask after every word what the answer
-# would be worth **if it ended here**: cut it off, add an EOS, and read the score. Blue is above the
-# average of the base model's answers, orange is below.
+# **What a trained reward model says, word by word.** The repository keeps a reward model that was trained
+# on 112,000 comparisons and has learned to judge at the EOS. So we can ask after every word what the
+# answer would be worth **if it ended here**: cut it off, add an EOS, and read the score. Blue is above
+# the average of the base model's answers, orange is below.
 
 # %%
 judge, _ = saved_models.reward_model()
@@ -241,10 +232,40 @@ show_tokens(texts, {"prefix_score": scores}, prompts=["Review the red kettle for
 # %% [markdown]
 # Until the review expresses an opinion, the score stays far below the average. At *great* it jumps
 # by 2.6. *I hope this helps* adds 0.4, and *Leave me alone* takes 0.2. A lamp instead of the kettle
-# costs 0.2, so the model notices, at least here. Section 8 asks that question 200 times.
+# costs 0.2, so the model notices, at least here. Section 6 asks that question 200 times.
 #
-# With the mean of token scores as the pooling, a prefix need not be read again. Its score (without
-# an added EOS) is the mean of the scores so far.
+# ### Box: the mean of all tokens, and the score of every prefix
+#
+# Some programs average the scores of all of an answer's tokens instead, the EOS included and the prompt
+# not (`mean_score`). Every token then gets a direct signal, and an answer that was cut off can be scored
+# like any other. But early words are judged before the end is known, so a policy may earn a good mean
+# with a long good beginning and never end. That is why InstructGPT, most libraries and the default here
+# take the last token.
+#
+# **Your turn**: the pooling.
+
+
+# %%
+def my_mean_score(token_scores, mask):
+    """Scores (N, T), mask (N, T) up to and including the EOS -> (N,)."""
+    ...
+
+
+check("mean_score", my_mean_score)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_mean_score(token_scores, mask):
+#     return torch.where(mask, token_scores, 0.0).sum(1) / mask.sum(1)
+# ```
+#
+# </details>
+#
+# With the mean a prefix need not be read again: its score (without an added EOS) is the mean of the scores
+# so far, so that one pass gives a number after every word.
 #
 # **Your turn**: compute the score of each prefix from the scores of the tokens.
 
@@ -269,31 +290,9 @@ check("prefix_scores", my_prefix_scores)
 #
 # </details>
 #
-# ## 4. K answers, all comparisons in one batch
+# ## 3. A noisy annotator
 #
-# A ranking of K answers gives K(K-1)/2 comparisons. Each answer takes part in K - 1 of them, but
-# has to be read only once. If the pairs were shuffled one by one, the model would see each answer
-# K - 1 times in a pass over the data. InstructGPT's model overfitted that way within one pass
-# (section 3.5). So all comparisons of a prompt stay together.
-
-# %%
-six = pairing.encode_pairs(
-    [
-        PreferenceRecord("Review the red kettle for Anna.\n", better, worse)
-        for better, worse in itertools.combinations(four, 2)
-    ],
-    tokenizer,
-)
-together, chosen_rows, rejected_rows = pairing.collate_comparisons(six, EOS)
-apart = pairing.collate_pairs(six, EOS)
-print(f"{len(six)} comparisons: {len(together)} rows together, {len(apart)} as separate pairs")
-
-row_scores = fresh.raw_scores(together)
-one_pass = bradley_terry_loss(row_scores[chosen_rows], row_scores[rejected_rows])
-torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart).chunk(2)))
-
-# %% [markdown]
-# ## 5. A noisy annotator
+# *Loss and score are there. This section makes the comparisons, and says how well they can be predicted.*
 #
 # In this world we know what an answer is really worth, its **gold reward** $R$ from 0 to 1: high for a
 # review that is kind, polite, well formed and about the right thing. The annotator sees it, but
@@ -356,25 +355,57 @@ for pair in pairing.by_prompt(training)[0][:2]:
 assert not {tuple(p.prompt) for p in training} & {tuple(p.prompt) for p in held_out}
 
 # %% [markdown]
-# ## 6. Training, and how good it is
+# ### Box: K answers, all comparisons in one batch
+#
+# A ranking of K answers gives K(K-1)/2 comparisons. Each answer takes part in K - 1 of them, but
+# has to be read only once. If the pairs were shuffled one by one, the model would see each answer
+# K - 1 times in a pass over the data. InstructGPT's model overfitted that way within one pass
+# (section 3.5). So all comparisons of a prompt stay together.
+
+# %%
+six = pairing.encode_pairs(
+    [
+        PreferenceRecord("Review the red kettle for Anna.\n", better, worse)
+        for better, worse in itertools.combinations(four, 2)
+    ],
+    tokenizer,
+)
+together, chosen_rows, rejected_rows = pairing.collate_comparisons(six, EOS)
+apart = pairing.collate_pairs(six, EOS)
+print(f"{len(six)} comparisons: {len(together)} rows together, {len(apart)} as separate pairs")
+
+row_scores = fresh.raw_scores(together)
+one_pass = bradley_terry_loss(row_scores[chosen_rows], row_scores[rejected_rows])
+torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart).chunk(2)))
+
+# %% [markdown]
+# ## 4. Training
+#
+# *Comparisons, loss and score meet: a small model learns.*
 #
 # All layers below the head start from the base model, which already knows the language, and the head starts
-# random. There is only one pass over the data, to keep this page short: three are better here. With the
-# seeds 0, 1 and 2 one pass orders 0.68, 0.72 and 0.74 of the held-out pairs as gold does, and three passes
-# order 0.75, 0.74 and 0.77. Accuracy on the labels rises by 0.01 to 0.02 as well, so the second pass does
-# not yet learn the labels' errors by heart. (The model of [13](13_when_the_proxy_breaks.ipynb) has 480
-# comparisons and three passes, and is as good as this one, although not on the same pairs.) Watch the
-# accuracy on held-out pairs, and stop where it falls.
+# random. There is only one pass over the data, to keep this page short: three are better here. The share of
+# held-out pairs that this small model orders as gold does, with three seeds:
+#
+# | | seed 0 | seed 1 | seed 2 |
+# | --- | --- | --- | --- |
+# | one pass | 0.74 | 0.72 | 0.70 |
+# | three passes | 0.77 | 0.81 | 0.77 |
+#
+# Accuracy on the labels rises as well, by 0.03 or more, so the later passes do not yet learn the labels'
+# errors by heart. (The model of [13](13_when_the_proxy_breaks.ipynb) has 480 comparisons and three
+# passes, and is as good as this one, although not on the same pairs.) Watch the accuracy on held-out
+# pairs, and stop where it falls.
 
 # %%
 config = reward_model_training.RewardModelConfig(
     batch_size=8, lr=2e-3, warmup_steps=10, device="cpu"
 )
-small = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
+small = RewardModel.from_policy(base, "last_token", make_generator(0, "head"))
 steps = len(pairing.by_prompt(training)) // config.batch_size
 rows = reward_model_training.train(small, training, config, MetricLog(steps), eos_id=EOS)
 small.requires_grad_(False)
-small.normalize_on(pairing.collate_pairs(training[::9], EOS))  # section 7
+small.normalize_on(pairing.collate_pairs(training[::9], EOS))  # the box below
 plots.code(reward_model_training.train, lines=("for part in", "loss.backward()"))
 
 # %% [markdown]
@@ -404,6 +435,28 @@ plt.show()
 holds(sum(losses[-8:]) / 8 < 0.66, "the loss ends below 0.66")
 
 # %% [markdown]
+# ### Box: the unit and the zero of a score
+#
+# The loss leaves the offset open, and the spread is whatever training made it. A
+# KL coefficient, a penalty for answers without an end, a critic: all of them need to know how large
+# a reward is. So the scores are shifted and scaled once, on training answers, to mean 0 and
+# standard deviation 1 (Ziegler et al. 2019, [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)).
+# The order of answers does not change.
+
+# %%
+reference = pairing.collate_pairs(training[::9], EOS)
+raw = score_in_micro_batches(small.raw_scores, reference, 64)
+normalised = (raw - raw.mean()) / raw.std()
+torch.testing.assert_close(
+    normalised, score_in_micro_batches(small, reference, 64), rtol=1e-3, atol=1e-3
+)
+print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalised: 0 and 1")
+
+# %% [markdown]
+# ## 5. Is it good?
+#
+# *A number for the model, and three numbers without which it means nothing.*
+#
 # An accuracy alone means nothing. Three numbers belong beside it: a coin; "the longer answer wins",
 # a baseline that needs no training; and the ceiling. A share of $n$ pairs is itself an estimate, so
 # it gets an interval.
@@ -435,18 +488,17 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # %% [markdown]
 # Compare the kept model with the gold order instead, which has no annotator's errors. It orders
 # 0.86 of the pairs right but only 0.76 as they are labelled, so much of what is missing is the
-# labels' fault. The small model adds errors of its own. In this run it gets two thirds of both, but with
-# the seeds 1 and 2 gold agrees with it more often than the labels do, by 0.03 and 0.06, as it does with the
-# kept one.
+# labels' fault. The small model adds errors of its own, but gold agrees with it, too, more often
+# than the labels do: by 0.08 in this run and by 0.04 with each of the seeds 1 and 2.
 #
 # **How many pairs are enough for you?** Train on a quarter, a half and all of them, and draw the held-out
 # accuracy over the number of pairs, with its interval. One doubling says little: in the curve below two
 # doublings in a row add nothing and the next one adds five points. Judge by the whole curve instead, with
-# more than one seed at each point. More pairs cannot lift it above the ceiling, and where it has been flat
-# over a factor of eight or more below it, first try a larger model, more passes or better labels. Recorded
-# from a published model of 135 million weights, on pairs of a more and a less polite answer, which have
-# fewer errors: two passes, but at least 50 steps of 8 pairs
-# ([docs/archive.md](../docs/archive.md#preferences-with-room-for-48-tokens)):
+# more than one seed at each point. More pairs cannot lift it above the ceiling. Where it has been flat
+# while the pairs became eight times as many, and still lies below the ceiling, try a larger model, more
+# passes or better labels first. The curve is recorded from a published model of 135 million weights, on
+# pairs of a more and a less polite answer, which have fewer errors. Each point had two passes, but at
+# least 50 steps of 8 pairs ([docs/archive.md](../docs/archive.md#preferences-with-room-for-48-tokens)):
 
 # %% tags=["hide-input"]
 recorded = json.loads(Path("../docs/preferences_48_tokens.json").read_text(encoding="utf-8"))
@@ -466,24 +518,6 @@ axis.set_title("More pairs teach to order more of the held-out ones")
 axis.set_xticks(counts, [str(count) for count in counts])
 plt.show()
 holds(right[-1] > right[0] + 0.05, "more pairs order more of the held-out pairs right")
-
-# %% [markdown]
-# ## 7. The scale: normalisation and calibration
-#
-# **Normalisation.** The loss leaves the offset open, and the spread is whatever training made it. A
-# KL coefficient, a penalty for answers without an end, a critic: all of them need to know how large
-# a reward is. So the scores are shifted and scaled once, on training answers, to mean 0 and
-# standard deviation 1 (Ziegler et al. 2019, [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)).
-# The order of answers does not change.
-
-# %%
-reference = pairing.collate_pairs(training[::9], EOS)
-raw = score_in_micro_batches(small.raw_scores, reference, 64)
-normalised = (raw - raw.mean()) / raw.std()
-torch.testing.assert_close(
-    normalised, score_in_micro_batches(small, reference, 64), rtol=1e-3, atol=1e-3
-)
-print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalised: 0 and 1")
 
 # %% [markdown]
 # **Calibration.** The raw gap is more than an order: $\sigma(\mathrm{gap})$ claims how probable the
@@ -510,7 +544,9 @@ print(f"the kept model's probabilities are off by {error:.3f} in the mean")
 holds(error < 0.05, "the kept model is well calibrated")
 
 # %% [markdown]
-# ## 8. What the model does not see
+# ## 6. What the model does not see
+#
+# *The accuracy was an average. This section spoils one thing at a time.*
 #
 # An accuracy is an average over the pairs that happened to be sampled. A sharper question: spoil
 # **one** thing in a perfect answer, and ask whether the score notices. The gold reward says what
@@ -572,19 +608,81 @@ seen = ("judgement turned", "rude closing", "no closing", "another item")
 holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, manners and item")
 
 # %% [markdown]
-# Tone is in the answer itself, and a few thousand comparisons teach it with every seed. Manners they teach
-# less surely: after one pass the rude closing is noticed in 0.98 of the answers with seed 0, in 1.00 with
-# seed 1 and in 0.56 with seed 2, and in all of them after three passes. Whether the answer is about **the
-# prompt's** item, or speaks to **the prompt's** person, has to be compared across a distance. The small
-# model sees next to nothing of that: with each of the three seeds its shares are close to a coin's. The
-# kept one, with 37 times as many comparisons, has learned the item, but the name remains close to a coin.
-# Neither the loss nor the accuracy hinted at this.
+# Tone is in the answer itself, and a few thousand comparisons teach it with every seed. Manners they
+# teach less surely, and whether the answer is about **the prompt's** item, or speaks to **the prompt's**
+# person, has to be compared across a distance. With three seeds, so that you see what is luck:
+#
+# | noticed by the small model | seed 0 | seed 1 | seed 2 |
+# | --- | --- | --- | --- |
+# | rude closing, one pass | 0.26 | 1.00 | 0.96 |
+# | rude closing, three passes | 1.00 | 1.00 | 1.00 |
+# | another item, one pass | 0.52 | 0.66 | 0.53 |
+# | another item, three passes | 0.54 | 0.86 | 0.74 |
+#
+# The kept model, with 37 times as many comparisons, has learned the item, but the name remains close to a
+# coin. Neither the loss nor the accuracy hinted at any of this.
 #
 # A policy that is trained against such a model will find out. A reward model is a **proxy**, and
 # optimising a proxy far enough makes the truth worse (Gao et al. 2023,
 # [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)). [13](13_when_the_proxy_breaks.ipynb) does it.
 #
-# ## 9. You are the annotator
+# ### Box: length, found and taken out
+#
+# Longer answers win more often in most sets of comparisons, partly because they say more and partly
+# because they are long. A reward model learns both, and a policy then learns to write long answers
+# (Singhal et al. 2023, [arXiv:2310.03716](https://arxiv.org/abs/2310.03716)). One finds it with the
+# baseline "the longer one wins" of section 5, or by one more way to spoil an answer: make it longer without
+# saying more. There are four ways to take it out:
+#
+# - **In the data**: compare answers of like length, or add pairs in which the shorter one is better.
+# - **In the fit**: give length a place of its own beside the score, and leave it out when you score. ODIN
+#   ([arXiv:2402.07319](https://arxiv.org/abs/2402.07319)) does it with a second head that is thrown away.
+# - **Afterwards**: fit how the score rises with length, and subtract that
+#   ([arXiv:2409.17407](https://arxiv.org/abs/2409.17407)).
+# - **In training**: pay less for long answers, and watch `response_length`.
+#
+# The second way in numbers. An annotator goes by quality and, besides, likes length. The model sees the
+# quality with some noise. **Predict, then run:** does leaving length out help if length has nothing to do
+# with quality? And if better answers are longer, too?
+
+
+# %%
+def agreement(together: float) -> list[float]:
+    """How often scores with and without the column of length order new pairs as quality does."""
+    draw = make_generator(0, "length")
+    gaps = torch.randn(6000, 3, generator=draw)  # of two answers: quality, noise, length
+    quality = gaps[:, 0]
+    length = together * quality + (1 - together**2) ** 0.5 * gaps[:, 2]
+    seen = torch.stack([quality + 0.7 * gaps[:, 1], length], 1)  # what the model sees
+    likes = torch.sigmoid(2 * quality + 1.5 * length)  # what the annotator goes by
+    won = torch.where(torch.rand(6000, generator=draw) < likes, 1.0, -1.0)
+    weights = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr=0.05)
+    for _ in range(300):
+        score = won[:3000] * (seen[:3000] @ weights)
+        optimizer.zero_grad()
+        bradley_terry_loss(score, torch.zeros(3000)).backward()
+        optimizer.step()
+    with_length, without = seen[3000:] @ weights.detach(), seen[3000:, 0]
+    return [
+        float((x.sign() == quality[3000:].sign()).float().mean()) for x in (with_length, without)
+    ]
+
+
+rows = [[name, *agreement(r)] for name, r in (("unrelated", 0.0), ("better is longer", 0.8))]
+plots.table(["length and quality", "scored with length", "length left out"], rows)
+holds(rows[0][1] < rows[0][2] - 0.05, "where length says nothing, leaving it out helps")
+holds(rows[1][1] > rows[1][2], "where better answers are longer, leaving it out costs")
+
+# %% [markdown]
+# Where length says nothing about quality, the score without it is nearer to the truth. Where better answers
+# are longer, it is further away, because length was evidence. So take length out where you hold it for a
+# fault, and say that you did; page [23](23_is_it_better.ipynb), section 4, does the same for a judge's
+# verdicts.
+#
+# ## 7. You are the annotator
+#
+# *So far a formula compared. Now it is you.*
 #
 # What would it take to teach the kept model **your** taste? Compare twenty pairs of the base model's
 # answers: type 1 or 2, or 0 for a tie. Where nobody types, a stand-in answers, who likes the shorter
@@ -682,7 +780,25 @@ check("kappa", my_kappa)
 #
 # </details>
 #
-# ## 10. The command
+# ### Box: a judge that answers in words
+#
+# A reward model with a head says a number. A **generative** judge is a language model that is asked: here
+# are a prompt, a rule and two answers; which is better, and why? Its verdict is the token that it writes,
+# and the probability of that token can serve as the score. Without any training it judges by rules that
+# one can read and change; "RLAIF" ([arXiv:2309.00267](https://arxiv.org/abs/2309.00267)) trains on such
+# verdicts, and with a list of written principles it is Constitutional AI
+# ([arXiv:2212.08073](https://arxiv.org/abs/2212.08073)). It can also be trained on comparisons, by
+# fine-tuning on texts that end with the right verdict, with reasons before it or without
+# ([arXiv:2408.15240](https://arxiv.org/abs/2408.15240)). It costs a generation for each answer, where a
+# head costs one pass.
+#
+# Its faults are those of a person in a hurry: it favours a place, a length, and its own way of writing.
+# So ask in both orders and count how often the verdict stays at the same *place*. In our world a small
+# judge of two answers named the same place in all of 600 pairs, whatever stood there
+# ([docs/judges.md](../docs/judges.md)). Page [23](23_is_it_better.ipynb), sections 3 to 6, tells how to
+# test a judge.
+#
+# ## 8. The command
 #
 # ```
 # python -m reward_model.reward_model_training     # base model, comparisons, reward model, report
@@ -719,5 +835,19 @@ check("kappa", my_kappa)
 # calibration would suffer.
 #
 # </details>
+#
+# **To read on.** Stiennon et al. 2020 ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), because it
+# tells how labellers were chosen, watched and paid; section 3 of Llama 2
+# ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288)), because it shows how accuracy grows over a
+# million comparisons; and [docs/judges.md](../docs/judges.md), because there a reward model, a judge and
+# a rubric pay the same policy.
+#
+# ## To remember
+#
+# - Only the gap between two scores is learned, and it is read at the last token, which has read the answer.
+# - An accuracy means something beside a coin, beside "the longer one wins" and beside the ceiling that the
+#   labels' errors set.
+# - What no pair shows, or what goes along with the winner, is what a policy will find: spoil one thing at a
+#   time, and hold length equal.
 #
 # Next: [07_grpo](07_grpo.ipynb). Now every answer has a score: how does a policy learn from it?

@@ -4,11 +4,18 @@
 # **The question.** An answer scored 0.6. Was that good? It depends on what this policy usually
 # scores on this prompt. Where does that number come from?
 #
+# **After this page you can** compute GRPO's advantages and its whole loss by hand and in six lines, say
+# for either sign of the advantage when a token is no longer pushed, name what is 1 and what is 0 before
+# the first update, and read the curves of a run.
+#
 # **Why.** [04](04_policy_gradients_and_baselines.ipynb) uses a baseline (section 6): subtract what you
-# expected, and the noise of the gradient falls. PPO trains a second network to predict what to
-# expect. **Group Relative Policy Optimization** (GRPO; Shao et al. 2024, DeepSeekMath,
-# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it: it samples several answers
-# to the same prompt and compares each one with the mean of the group.
+# expected, and the noise of the gradient falls. PPO trains a second network to predict what to expect.
+# **Group Relative Policy Optimization** (GRPO; Shao et al. 2024, DeepSeekMath,
+# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it: it samples several answers to the
+# same prompt and compares each one with the mean of the group. The idea is older than its name: image
+# captions were trained against the policy's own best guess in 2016
+# ([arXiv:1612.00563](https://arxiv.org/abs/1612.00563)), and RLOO's group is of 2019. But with
+# DeepSeek-R1 GRPO became, in January 2025, the loss that most people try first.
 #
 # **You need** [02](02_tokens_padding_masks.ipynb) (log-probs of tokens, the mask),
 # [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline, ratio, clip),
@@ -48,7 +55,6 @@ from rl.equations.losses import (
     clipped_surrogate,
     grpo_objective,
     sequence_mean,
-    token_mean,
 )
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
@@ -62,18 +68,29 @@ plots.use()
 # %% [markdown]
 # ## 1. Four answers and their mean
 #
-# Four answers to one prompt scored 1, 2, 3 and 4. Their mean is 2.5, so the answers are worth -1.5,
-# -0.5, +0.5 and +1.5. GRPO also divides by the standard deviation of the group, here
-# $\sqrt{5/3} = 1.29$. What comes out is called the **advantage** of each answer (section 4.1.2 of
-# the paper):
+# *From rewards to advantages: which answers were better than the others?*
+#
+# One example goes through this page. The prompt asks how the kettle is, the policy answers four times, and
+# somebody scores the answers:
+#
+# | | answer | reward | less the mean | advantage |
+# | --- | --- | --- | --- | --- |
+# | A | It is dull | 1 | -1.5 | -1.16 |
+# | B | It works | 2 | -0.5 | -0.39 |
+# | C | Good | 3 | +0.5 | +0.39 |
+# | D | I like it | 4 | +1.5 | +1.16 |
+#
+# The mean of the four rewards is 2.5, and the third column is the distance from it. GRPO also divides by
+# the standard deviation of the group, here $\sqrt{5/3} = 1.29$. What comes out is called the
+# **advantage** of each answer (section 4.1.2 of the paper):
 #
 # $$A_i = \frac{r_i - \mathrm{mean}(r_1 \ldots r_G)}{\mathrm{std}(r_1 \ldots r_G)}$$
 #
-# $G$ is the size of the group. Every token of answer $i$ gets the same advantage $A_i$. That is two
-# lines of code:
+# $G$ is the size of the group. Every token of answer $i$ gets the same advantage $A_i$, so all three words
+# of D are praised alike, whichever of them was good. That is two lines of code:
 
 # %%
-r = torch.tensor([[1.0, 2, 3, 4], [2, 2, 2, 2]])  # two prompts, G = 4 answers each
+r = torch.tensor([[1.0, 2, 3, 4], [2, 2, 2, 2]])  # the kettle, and a prompt with equal rewards
 mean, std = r.mean(1, keepdim=True), r.std(1, keepdim=True)
 by_hand = (r - mean) / (std + 1e-4)  # 1e-4, so that four equal rewards do not give 0 / 0
 print(by_hand)
@@ -100,7 +117,7 @@ holds(same, "the unit and the zero of the reward drop out")
 
 # %% [markdown]
 # The scale and the offset of the reward drop out. That is handy, because both are arbitrary in a
-# reward model ([06](06_reward_model.ipynb), section 7). But it has a price: two answers that hardly
+# reward model ([06](06_reward_model.ipynb), section 4). But it has a price: two answers that hardly
 # differ get advantages as large as a good and a terrible one. Dr. GRPO
 # ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) therefore leaves the division out
 # (`scale="none"`).
@@ -109,21 +126,21 @@ holds(same, "the unit and the zero of the reward drop out")
 # of such groups as `zero_spread_groups`.
 #
 # **Why 5/3 and not 5/4?** The squared distances from 2.5 add up to 5. The standard deviation of *these
-# four numbers* divides by $n = 4$. But the group is a sample: we want the deviation of all answers
-# that this policy could give. The group's mean lies in the middle of its own numbers, so they are closer
-# to it than to the true mean, and dividing by $n$ comes out too small. Take an answer that gets 0 or 1
-# point with probability ½ each, so the true variance is ¼. There are four groups of two, all as
-# likely:
+# four numbers* divides by $n = 4$. But a group is a sample: we want the deviation of all answers that
+# this policy could give. The group's mean lies in the middle of its own numbers, so they are closer to it
+# than to the true mean, and dividing by $n$ comes out too small. To see it, let A to D be all that the
+# policy ever says, each with probability ¼. Then the true variance is 5/4. There are 16 groups of two,
+# all as likely:
 
 # %%
 for divisor in (2, 1):
     variances = []
-    for group in itertools.product((0.0, 1.0), repeat=2):
+    for group in itertools.product((1.0, 2.0, 3.0, 4.0), repeat=2):
         centre = sum(group) / 2
         variances.append(sum((x - centre) ** 2 for x in group) / divisor)
-    average = sum(variances) / 4
-    print(f"divided by {divisor}: variances {variances}, on average {average}; wanted 0.25")
-holds(average == 0.25, "divided by n - 1 the variance is right on average")
+    average = sum(variances) / 16
+    print(f"divided by {divisor}: the variance is {average} on average; wanted {5 / 4}")
+holds(average == 5 / 4, "divided by n - 1 the variance is right on average")
 
 # %% [markdown]
 # The paper does not say which one it takes, and programs differ: `torch.std` divides by $n - 1$,
@@ -157,6 +174,8 @@ check("group_advantages", my_advantages)
 #
 # ## 2. The loss in six lines
 #
+# *From advantages to a loss: how hard is each word pushed?*
+#
 # GRPO maximises this (Eq. 3 of the paper, with $\pi_{old}$ the policy that sampled the answers and
 # $L_i$ the length of answer $i$):
 #
@@ -182,34 +201,78 @@ def naive_grpo_loss(log_probs, old_log_probs, ref_log_probs, A, mask, eps=0.2, b
 
 
 # %% [markdown]
-# Two answers, of three tokens and of two. The sixth number of each table is padding.
+# For the kettle the loss needs three probabilities of each word: under the *reference*, the frozen copy
+# from before training; *when it was sampled*; and *now*, after a step or two. Think of a policy whose
+# first word is "It", "Good" or "I". In the next cell the entry `"It is"` holds the three probabilities of
+# "is" after "It":
 
 # %%
-new = torch.tensor([[-1.0, -0.5, -2.0], [-0.7, -1.2, 9.0]])  # log pi of each token, now
-old = torch.tensor([[-1.2, -0.5, -1.8], [-0.7, -0.9, 9.0]])  # when it was sampled
-ref = torch.tensor([[-1.1, -0.6, -2.0], [-0.5, -1.2, 9.0]])  # under the reference
-real = torch.tensor([[True, True, True], [True, True, False]])  # the mask
-A_two = torch.tensor([[0.7071], [-0.7071]])  # the first answer was better
+WORDS = {  # probabilities: reference, when sampled, now
+    "It": (0.5, 0.5, 0.42), "Good": (0.3, 0.2, 0.2), "I": (0.2, 0.3, 0.38),  # the first word
+    "It is": (0.6, 0.6, 0.4), "It works": (0.4, 0.4, 0.6), "It is dull": (0.5, 0.5, 0.5),
+    "I like": (0.5, 0.5, 0.45), "I like it": (0.9, 0.8, 0.9),
+}  # fmt: skip
+ANSWERS = ("It is dull", "It works", "Good", "I like it")
 
+
+def table_of(which: int) -> torch.Tensor:
+    """log-probs of the words of the four answers, (4, 3); 9 is padding."""
+    rows = []
+    for answer in ANSWERS:
+        words = answer.split()
+        begins = [" ".join(words[: t + 1]) for t in range(len(words))]
+        rows.append([math.log(WORDS[begin][which]) for begin in begins] + [9.0] * (3 - len(words)))
+    return torch.tensor(rows)
+
+
+ref, old, new = (table_of(which) for which in range(3))
+real = new != 9  # the mask
+A_four = by_hand[0].view(-1, 1)  # the advantages of section 1
 BETA = 0.04  # the weight of k3
-naive = naive_grpo_loss(new, old, ref, A_two, real, beta=BETA)
-print(f"loss {naive:.6f}")
-holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
+naive = naive_grpo_loss(new, old, ref, A_four, real, beta=BETA)
+print(f"loss {naive:.6f}\nratios\n{torch.where(real, (new - old).exp(), 0.0)}")
+holds(math.isclose(naive, -0.037844, abs_tol=1e-6), "the loss is -0.037844")
 
 # %% [markdown]
-# **Check the first token by hand.** The ratio is $e^{-1.0 + 1.2} = 1.22$. The answer was good and
-# the token has already become 22% likelier, more than the 20% that the clip allows, so
-# $1.2 \cdot 0.7071 = 0.8485$ counts. The KL term takes $0.04 \cdot 0.0048$ off.
+# **Check one word by hand.** "I" opens D, the best answer. Its ratio is 0.38 / 0.30 = 1.27. The answer was
+# good and the word has already become 27% likelier, which is more than the 20% that the clip allows, so
+# $1.2 \cdot 1.16 = 1.39$ counts. The KL term takes $0.04 \cdot 0.17$ off; section 3 computes this 0.17.
 #
+# **Both signs of the advantage, in words.** A word of a *good* answer is pushed up until it is 20%
+# likelier than when it was sampled; then it is left alone. If it has become less likely meanwhile,
+# because other words pulled, it is still pushed up, with its ratio as the weight. A word of a *bad*
+# answer is pushed down until it is 20% less likely; then it is left alone. If it has become *likelier*
+# meanwhile, it is pushed down all the harder, again with its ratio as the weight. The example has one
+# word of each kind:
+#
+# | word and ratio | has become likelier | has become less likely |
+# | --- | --- | --- |
+# | in a good answer | "I" of D, 1.27: left alone | "like" of D, 0.9: pushed up, 0.9 times as hard |
+# | in a bad answer | "works" of B, 1.5: pushed down 1.5 times as hard | "is" of A, 0.67: left alone |
+
+# %%
+moving = new.clone().requires_grad_()
+surrogate_alone = naive_grpo_loss(moving, old, ref, A_four, real, beta=0.0)
+(slope,) = torch.autograd.grad(-surrogate_alone, moving)
+push = slope * real.sum(1, keepdim=True) * len(ANSWERS)  # without the weight of the two means
+for answer, row in zip(ANSWERS, push, strict=True):
+    pushes = zip(answer.split(), row.tolist(), strict=False)
+    print(f"{answer:11}", ", ".join(f"{word} {value:+.2f}" for word, value in pushes))
+holds(push[3, 0] == 0 == push[0, 1], "the clip leaves two words alone")
+holds(
+    abs(push[1, 1] / A_four[1, 0] - 1.5) < 1e-4, "a bad word that rose is pushed 1.5 times as hard"
+)
+
+# %% [markdown]
 # The library has the same three pieces as separate functions, and the engine puts them together.
 # (It can also take k2 instead of k3: [08](08_kl_estimators.ipynb), section 2, shows what that changes.)
 
 # %%
-per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + BETA * k3(new, ref)
+per_token = clipped_surrogate(new, old, A_four, 0.2, 0.2) + BETA * k3(new, ref)
 from_pieces = sequence_mean(per_token, real)
 
-given = new, old, A_two, real, k3(new, ref)
-from_engine = grpo_objective(*given, clip_range=0.2, kl_coef=BETA, responses=2)
+given = new, old, A_four, real, k3(new, ref)
+from_engine = grpo_objective(*given, clip_range=0.2, kl_coef=BETA, responses=4)
 
 torch.testing.assert_close(from_pieces, naive)
 torch.testing.assert_close(from_engine, naive)
@@ -218,19 +281,27 @@ plots.code(k3, docstring=False)
 plots.code(grpo_objective, lines=("loss = ", "return"))
 
 # %% [markdown]
-# ## 3. The two new terms
+# **What the two means weigh.** A's three words share the weight of one answer, a quarter, while C's only
+# word has all of its own. So a word of a long answer weighs less than a word of a short one, and other
+# papers divide otherwise: [26](26_what_a_loss_is_divided_by.ipynb) is a short page about that choice
+# alone.
 #
-# **k3, the KL of one token.** The policy must not drift far from the **reference**, the frozen copy
+# ## 3. The KL of one token
+#
+# *What holds the policy back: the term k3 of the loss.*
+#
+# The policy must not drift far from the **reference**, the frozen copy
 # that still knows what language looks like. [05](05_what_a_kl_is.ipynb) measured that drift with k1
 # $= \log \pi - \log \pi_{ref}$ of the sampled token. The mean of k1 is the KL, but a single k1 is
 # often negative. Schulman (2020, "Approximating KL Divergence") adds a term whose mean is zero:
 #
 # $$\mathrm{k3} = \frac{\pi_{ref}}{\pi} - \log \frac{\pi_{ref}}{\pi} - 1$$
 #
-# Take a vocabulary of three words, and list them instead of sampling:
+# The first word of an answer is one of three, so they can be listed instead of sampled:
 
 # %%
-p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])  # policy, reference
+first = torch.tensor([[WORDS[word][which] for word in ("It", "Good", "I")] for which in (2, 0)])
+p, q = first[:1], first[1:]  # the policy now, the reference
 kl = (p * (p / q).log()).sum()
 for name, estimate in (("k1", k1), ("k3", k3)):
     each = estimate(p.log(), q.log())
@@ -245,28 +316,11 @@ assert (k3(p.log(), q.log()) >= 0).all()
 # surprise in its gradient, and [05](05_what_a_kl_is.ipynb), section 6, why $\beta$ is 0.04 here and 0.4
 # elsewhere.)
 #
-# **The mean over tokens, then over answers.** An answer of three tokens and one of one token, with
-# losses 1, 2, 3 and 4. The mean of each answer is 2 and 4, and the mean of those is 3. The mean
-# over all four tokens would be 2.5. The difference is how much one token weighs:
-
-# %%
-loss = torch.tensor([[1.0, 2, 3], [4, 9, 9]], requires_grad=True)
-mask_31 = torch.tensor([[True, True, True], [True, False, False]])
-for reducer in (sequence_mean, token_mean):
-    value = reducer(loss, mask_31)
-    (weight,) = torch.autograd.grad(value, loss)
-    print(f"{reducer.__name__:13} {value:.2f}, weight of each token\n{weight}")
-
-# %% [markdown]
-# Under GRPO's mean, a token of a long answer weighs less than a token of a short one. A long bad
-# answer is punished less per token than a short bad one, so wrong answers can grow
-# longer. Dr. GRPO divides by a constant instead. In this course answers have ten to thirty
-# tokens and it matters little. [11](11_grpo_family.ipynb) shows where it matters.
-
-# %% [markdown]
 # ## 4. One step, as a flip-book
 #
-# Now with a real policy. These are the models of GRPO, and what flows between them:
+# *The same with a real policy: one prompt, four answers, one step.*
+#
+# These are the models of GRPO, and what flows between them:
 
 # %%
 plots.diagram("three_models")
@@ -350,6 +404,8 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # %% [markdown]
 # ## 5. The loop
 #
+# *From one step to an algorithm: the paper's box, line by line.*
+#
 # | line of Algorithm 1 | in the paper | in `rl/grpo_engine.py` |
 # | --- | --- | --- |
 # | 3 | reference model $\pi_{ref} \leftarrow \pi_\theta$ | `reference`, a frozen copy |
@@ -376,117 +432,12 @@ plots.code(grpo_engine.train)
 # %% [markdown]
 # Two things are not in the paper's box. `run.minibatches` may cut the rollout for several optimizer
 # steps. `run.micro_batches` cuts what belongs to *one* step, because the activations of all rows do not
-# fit into memory. It must not change the step. That is the next section.
+# fit into memory. It must not change the step, and what that takes is on page
+# [26](26_what_a_loss_is_divided_by.ipynb), section 2.
 #
-# ## 6. What should the loss of each micro-batch be divided by?
+# ## 6. A run, and a batch that is used again
 #
-# Four responses have the losses 1, 2, 3 and 6, each already a mean over its tokens. The loss of the
-# batch is their mean, 3. Memory holds three rows, so the batch is cut into **micro-batches** of three
-# and one. `backward` is called for each, and PyTorch *adds up* the gradients. The loss of each part needs a
-# divisor.
-#
-# **Predict, then run.** Four programmers choose four divisors. Which one gets 3?
-
-# %%
-responses = torch.tensor([1.0, 2, 3, 6])
-parts = [slice(0, 3), slice(3, 4)]
-DIVISORS = {
-    "responses of the batch": lambda n: 4,
-    "responses of the part": lambda n: n,
-    "... and number of parts": lambda n: n * len(parts),
-    "size of a full part": lambda n: 3,
-}
-weights = {}
-for name, divisor in DIVISORS.items():
-    x = responses.clone().requires_grad_()
-    losses = [x[part].sum() / divisor(len(x[part])) for part in parts]
-    for loss in losses:
-        loss.backward()  # adds to x.grad
-    weights[name] = x.grad
-    print(f"{name:23} {losses[0]:.2f} + {losses[1]:.2f} = {sum(losses):.2f}")
-right = weights["responses of the batch"]
-holds((right == 0.25).all(), "each response weighs a quarter")
-
-# %% tags=["hide-input"]
-figure, axes = plots.panels(4, height=2.5, width=11)
-figure.suptitle("One divisor of four weighs every response by a quarter", x=0.01, ha="left")
-for axis, (name, weight) in zip(axes, weights.items(), strict=True):
-    styles = dict.fromkeys("1236", "good" if weight is right else "bad")
-    bars = dict(zip("1236", weight, strict=True))
-    plots.bars(bars, axis=axis, styles=styles, title=f"divided by\n{name}", ylim=(0, 1.05))
-    axis.axhline(0.25, **plots.line("exact"))
-    axis.set(xlabel="loss of the response", ylabel="its weight")
-    axis.label_outer()
-plt.show()
-
-# %% [markdown]
-# - **Responses of the batch**: right, however the batch is cut.
-# - **Responses of the part**: the response that is alone weighs 1 instead of ¼. Twice as many parts
-#   make a gradient about twice as long.
-# - **... and number of parts**: the *mean of means*. The total looks plausible, but the response that is
-#   alone weighs three times as much as the others. With parts of equal size it is right, so a test
-#   with equal parts passes.
-# - **Size of a full part**: all weights are equal and too large. This shows in no training curve: AdamW
-#   divides a gradient by its usual size, so a constant factor drops out, and the clipping of the
-#   gradient shortens what is too long.
-#
-# A mean over *tokens* has more of the same. Parts with equally many rows have different numbers of tokens,
-# so there the mean of means is wrong for nearly every cut. The training loops of large libraries had this
-# mistake until [October 2024](https://huggingface.co/blog/gradient_accumulation).
-#
-# Now with the real model and the four answers of section 4, cut so that the best one is alone. What
-# becomes of the gradient?
-
-
-# %%
-def gradient_in_parts(divisor):
-    """Of -ratio A, as at a first update, with `divisor(rows of the part)` under each part's sum."""
-    base.zero_grad()
-    for rows in rewards.argsort().split(3):  # three and one
-        log_probs = token_log_probs(base, rollout.sequences.rows(rows))
-        loss = -A[rows] * (log_probs - old_log_probs[rows]).exp()
-        of_answers = torch.where(mask[rows], loss, 0.0).sum(1) / mask[rows].sum(1)
-        (of_answers.sum() / divisor(len(rows))).backward()
-    return base.wte.weight.grad.clone()
-
-
-cosines = {}
-for name, divisor in DIVISORS.items():
-    in_parts = gradient_in_parts(divisor)
-    cosines[name] = torch.cosine_similarity(in_parts.flatten(), ours.flatten(), dim=0)
-    length = in_parts.norm() / ours.norm()
-    print(f"{name:23} {length:.2f} times as long, cosine {cosines[name]:.3f}")
-base.zero_grad(set_to_none=True)
-holds(cosines["responses of the batch"] > 0.9999, "divided by the batch, parts add up")
-holds(cosines["... and number of parts"] < 0.99, "the mean of means has another direction")
-
-# %% [markdown]
-# A cosine below 1 means another direction: no learning rate mends that.
-#
-# **Two ranks.** Two processes share the batch: rank 0 has the losses 1, 2 and 3, rank 1 has 6. Each
-# computes a gradient, and then the gradients are combined. The same question, with one more trap: PyTorch's
-# `DistributedDataParallel` *averages* over the ranks, others add up.
-
-# %%
-ranks = [responses[:3], responses[3:]]
-own_mean = [rank.mean() for rank in ranks]
-own_share = [rank.sum() / 4 for rank in ranks]
-for name, rank_losses in (("mean of the rank", own_mean), ("sum of the rank / 4", own_share)):
-    added = sum(rank_losses)
-    print(f"{name:20} {rank_losses[0]:.2f} and {rank_losses[1]:.2f}: ", end="")
-    print(f"added up {added:.2f}, averaged {added / 2:.2f}")
-holds(sum(own_share) == 3, "added up, the shares of the ranks are the loss of the batch")
-holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
-
-# %% [markdown]
-# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3
-# if it is added up, and half of that if it is averaged. If gradients are averaged over ranks, multiply
-# each loss by the number of ranks. This engine adds up. Ranks have different numbers of responses as
-# soon as some are left out, and different numbers of tokens always. So one rule covers all cases:
-# **count what the whole step has, over all parts and all ranks, before the first `backward`, and divide
-# by that.** In the engine it is `responses=len(rows)`.
-#
-# ## 7. A run, and a batch that is used again
+# *Ten steps of training, with the truth measured beside the score.*
 #
 # Training maximises the score of the reward model. In this world we also know what an answer is
 # really worth, its **gold reward**. We measure it alongside, but the policy never sees it.
@@ -515,7 +466,7 @@ curves({"GRPO": rows}, keys, smooth=1, title="The score rises, and gold rises wi
 #
 # Ten steps are few. Here are prompts that the policy has never seen, answered with the same
 # random numbers by the base model, by the policy above, and by a policy that the command of section
-# 8 has trained for 80 steps (it is kept in the repository):
+# 7 has trained for 80 steps (it is kept in the repository):
 
 # %%
 unseen = reviews.prompts("validation")[:64]
@@ -541,7 +492,7 @@ holds(gain.mean() > half, "the truth rises with the score")
 
 # %% [markdown]
 # Read the answers. Greetings, thanks and kind words are learned first; the right thing and the right person
-# are harder, for the reward model ([06](06_reward_model.ipynb), section 8) and so for its policy. The two
+# are harder, for the reward model ([06](06_reward_model.ipynb), section 6) and so for its policy. The two
 # curves do not rise together for ever: [13](13_when_the_proxy_breaks.ipynb).
 #
 # **A batch that is used again.** Sampling is the expensive part of RL, so each batch serves for $\mu$
@@ -603,7 +554,7 @@ holds(without["moved"][-1] > with_clip["moved"][-1], "the clip slows the policy 
 # paper takes 1. This engine's default is 1 as well, with each batch cut into two minibatches. The
 # run above took 2.
 #
-# ## 8. The command
+# ## 7. The command
 #
 # ```
 # python -m reward_model.reward_model_training     # once: base model and reward model
@@ -653,26 +604,9 @@ def my_grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps,
 check("grpo_loss", my_grpo_loss)
 
 # %% [markdown]
-# **4. `part_of_the_loss`.** The loss of one micro-batch, on a machine with several ranks: its share of the
-# mean over *all* responses. The gradients of a rank's parts are added up, and those of the ranks are
-# *averaged*. Not all arguments are needed.
-
-
-# %%
-def my_part(loss, mask, parts, responses, rank):
-    """Token losses (n, T) and mask (n, T) of one of `parts` micro-batches of this `rank`.
-
-    responses (R,): how many each rank has. -> a scalar
-    """
-    ...
-
-
-check("part_of_the_loss", my_part)
-
-# %% [markdown]
-# **On paper.** 5. With $G = 2$ and different rewards, what are the two advantages? What is lost?
+# **On paper.** 4. With $G = 2$ and different rewards, what are the two advantages? What is lost?
 #
-# 6\. With $\mu = 1$ and one minibatch, which of `clip_range`, `kl_coef` and `group_size`
+# 5\. With $\mu = 1$ and one minibatch, which of `clip_range`, `kl_coef` and `group_size`
 # can be changed without changing the run?
 #
 # <details>
@@ -691,19 +625,30 @@ check("part_of_the_loss", my_part)
 #     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - eps, 1 + eps) * advantages)
 #     per_token = -surrogate + beta * my_k3(log_probs, ref_log_probs)
 #     return my_mean(per_token, mask)
-#
-# def my_part(loss, mask, parts, responses, rank):
-#     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)
-#     return per_answer.sum() / responses.sum() * len(responses)
 # ```
 #
-# 5\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
+# 4\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
 # by $\sqrt 2$. So the advantages are $\pm 0.707$, whatever the gap. *How much* better the winner
 # is, is lost. What remains is a comparison.
 #
-# 6\. `clip_range`. All ratios are 1, so the clip never acts. The other two are in the gradient.
+# 5\. `clip_range`. All ratios are 1, so the clip never acts. The other two are in the gradient.
 #
 # </details>
 #
-# Next: [08_kl_estimators](08_kl_estimators.ipynb). GRPO puts k3 into its loss: is its gradient that of the
-# KL?
+# **To read on.** Section 4 of DeepSeekMath ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)),
+# because its box is the one that everybody copies; DeepSeek-R1
+# ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)), because it shows what this loss does at full
+# size with rewards of 0 and 1; and [nano/rlhf.py](../nano/rlhf.py), because all of this page stands there
+# in one file that runs.
+#
+# ## To remember
+#
+# - The other answers are the baseline: an advantage is the distance from the group's mean, in standard
+#   deviations, and a group of equal rewards teaches nothing.
+# - A good word is pushed up until it is $\varepsilon$ likelier, a bad one down until it is $\varepsilon$
+#   less likely; what has moved the wrong way is always pushed back.
+# - Before the first update every ratio is 1, every k3 is 0 and the loss is 0, but its gradient is not.
+#
+# Next: [26_what_a_loss_is_divided_by](26_what_a_loss_is_divided_by.ipynb), a short page about the two
+# means, or at once [08_kl_estimators](08_kl_estimators.ipynb): GRPO puts k3 into its loss, and is its
+# gradient that of the KL?

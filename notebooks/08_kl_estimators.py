@@ -4,6 +4,10 @@
 # **The question.** RLHF replaces a KL divergence by one number per sampled token. Which number has
 # the right *value*, and which has the right *gradient*?
 #
+# **After this page you can** say for k1, k2 and k3 which has the right value and which the right
+# gradient, in the reward and in the loss, with new samples and with old ones, and hold a KL term of your
+# own against the truth.
+#
 # **Why.** They are not the same, and training uses the gradient alone. This page computes both on
 # distributions small enough to list, so "exact" means exact.
 #
@@ -516,6 +520,20 @@ check("k3_old_samples", my_k3_old_samples)
 #
 # </details>
 #
+# **3.** Two policies of three words, and four estimators of their KL, over all samples. The last column
+# is the gradient of each as a *loss*, for the three logits. Which row is k3? (The others are k1, k2 and a
+# k3 with the ratio upside down. No solution is printed.)
+
+# %%
+from course.entered import check_answer, table
+
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_is_k3", MINE)
+
+# %%
+check_answer("which_is_k3", ..., MINE)
+
+# %% [markdown]
 # ## 7. Check your own loss
 #
 # The code of one RLHF book added a "k3" term to its loss, for tokens sampled from the policy (revision
@@ -541,6 +559,14 @@ holds(verdict.status == "mistake", "it can name the mistake")
 # [conformance kit](../conformance/README.md), which tries a function on worked cases and can name the
 # mistake: `python -m conformance mine.py:published`. It does not see whether a function is called with the
 # right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
+#
+# ## To remember
+#
+# - An estimate with the right value can have any gradient, and training uses the gradient alone.
+# - k1 belongs in the reward, and as a loss it does nothing on average; k2 as a loss has the gradient of
+#   the reverse KL, k3 that of the forward one.
+# - Old samples need the ratio, differentiated as well; for whole responses only k1 in the reward is
+#   exact.
 #
 # Next: [09_ppo](09_ppo.ipynb). GRPO gives every token of an answer the same advantage. PPO asks which
 # *token* was good.

@@ -3,6 +3,9 @@
 #
 # **The question.** A response of twenty tokens scored 0.9. Which of the twenty earned it?
 #
+# **After this page you can** compute GAE by hand, say what $\lambda$ trades against what, make a critic's
+# target and say why it stays fixed, read the explained variance, and say what a critic costs.
+#
 # **Why.** GRPO gives every token of a response the same advantage. That is fair on average and
 # noisy in each case. PPO asks at every token whether things have just become better or worse than
 # expected. For that it needs a prediction, made by a **critic**: a second network that predicts how
@@ -708,16 +711,17 @@ plt.show()
 #
 # Exercises 1 and 2 are above: `gae` and `critic_loss`.
 #
-# **3. `value_loss`**, the clipped loss of section 7:
-
+# **3. Which $\lambda$ was it?** Values, rewards and the advantages that GAE made of them, with $\gamma =
+# 1$. (No solution is printed.)
 
 # %%
-def my_value_loss(values, old_values, returns, value_clip):
-    """(N, T) each -> (N, T)."""
-    ...
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_lambda", MINE)
 
-check("value_loss", my_value_loss)
+# %%
+check_answer("which_lambda", ..., MINE)
 
 # %% [markdown]
 # **4. On paper.** With one epoch and one minibatch, which of `clip_range`, `value_clip` and `target_kl` can
@@ -726,16 +730,17 @@ check("value_loss", my_value_loss)
 # <details>
 # <summary>Solutions</summary>
 #
-# ```python
-# def my_value_loss(values, old_values, returns, value_clip):
-#     near_old = old_values + (values - old_values).clamp(-value_clip, value_clip)
-#     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
-# ```
-#
 # 4\. All three. At the only update the ratio is 1, the value is the old one and the KL is 0. In section 6
 # too, the first update is the same with a moving target.
 #
 # </details>
+#
+# ## To remember
+#
+# - A TD error is what one word was worth; GAE adds up the later ones with shrinking weights.
+# - The critic's target is $A + V_{old}$, made once for a batch, before the advantages are whitened.
+# - A critic costs a second trained model, and helps as far as its forecast is right: look at the
+#   explained variance.
 #
 # Next: [10_rloo_and_reinforce_plus_plus](10_rloo_and_reinforce_plus_plus.ipynb), which leaves the critic
 # out again. What can an answer be compared with then?

@@ -4,6 +4,9 @@
 # **The question.** PPO compares an action with what its critic expected. Without a critic,
 # what can we compare it with?
 #
+# **After this page you can** compute the advantages of RLOO and of both forms of REINFORCE++, write down
+# their whole losses, and recognise the whitening that erases the reward.
+#
 # **Why.** PPO was made for games, for a policy that starts from nothing. A fine-tuned language model is
 # good before RL begins, and one reward comes at the end. Two papers draw two conclusions:
 #
@@ -572,16 +575,23 @@ holds(
 #
 # Exercises 1 and 2 are above: `rloo_loss` and `whiten`.
 #
-# **3. `batch_normalised`**, the advantages of section 7 (no solution is printed: `check` decides):
-
+# **3. Whose advantages are these?** Two prompts with three answers each, and no KL. (No solution is
+# printed.)
+#
+# - a: RLOO
+# - b: the group's mean as the baseline, and nothing else
+# - c: GRPO
+# - d: REINFORCE++, its plain form
+# - e: REINFORCE++-baseline
 
 # %%
-def my_batch_normalised(rewards, group_size):
-    """Rewards (N,), the answers to one prompt in a row -> advantages (N, 1)."""
-    ...
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("whose_advantages", MINE)
 
-check("batch_normalised", my_batch_normalised)
+# %%
+check_answer("whose_advantages", ..., MINE)
 
 # %% [markdown]
 # **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
@@ -599,5 +609,13 @@ check("batch_normalised", my_batch_normalised)
 # group is the batch.
 #
 # </details>
+#
+# ## To remember
+#
+# - RLOO compares an answer with the mean of the others, adds its tokens up, and takes the KL off the
+#   reward before the baseline.
+# - REINFORCE++ takes the batch as the baseline and PPO's ratio and clip; with groups the group's mean is
+#   taken off first.
+# - Normalise over the batch, never over one response: that erases the reward and raises no error.
 #
 # Next: [11_grpo_family](11_grpo_family.ipynb): a dozen papers, each of which changes one of these choices.

@@ -4,6 +4,9 @@
 # **The question.** Many papers changed a line or two of GRPO and gave the result a new name.
 # Which line does each change, and what does the change do?
 #
+# **After this page you can** read a variant of GRPO as a handful of choices, say which line a name
+# changes and when that matters, and choose one by its reason.
+#
 # **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
 # what rewards are divided by, which ratio is held back and how, which groups and which tokens are
 # trained on. This page takes the choices one at a time.
@@ -58,6 +61,8 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 
 # %% [markdown]
 # ## 1. Names are bundles of choices
+#
+# *All variants side by side, as changed lines of one function.*
 #
 # GRPO's loss once more, for groups of $G$ responses with rewards $R$:
 #
@@ -198,6 +203,8 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 # %% [markdown]
 # ## 2. `reducer`: what a token of a long answer weighs
 #
+# *The first choice: how the losses of tokens are averaged.*
+#
 # GRPO averages over the tokens of a response first, then over responses (`sequence_mean`;
 # arXiv:2402.03300, Eq. 3). So a token of a long response weighs less than a token of a short one. DAPO
 # ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once
@@ -311,6 +318,8 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
 #
 # ## 3. `reward_scale`: which prompts dominate
 #
+# *The second choice: what rewards are divided by.*
+#
 # $$A_i = \frac{R_i - \mathrm{mean}(R_{1..G})}{\mathrm{std} + \epsilon}, \qquad \mathrm{std}
 # \text{ of the group, of the batch, or } 1$$
 #
@@ -340,6 +349,8 @@ for scale in ("group", "batch", "none"):
 #
 # ## 4. `clip_high`: room for what is rare
 #
+# *The third choice: how far a rare word may rise in one batch.*
+#
 # The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain
 # in one batch, but a token with probability 0.01 may only reach 0.012. So what is rare stays rare, and the
 # entropy falls. Therefore DAPO (section 3.1) raises the upper end to 0.28. Other remedies against a falling
@@ -354,6 +365,8 @@ plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0
 # and no clip range does anything: look at `clip_high_fraction` before believing in one.
 #
 # ## 5. `surrogate`: one ratio per response
+#
+# *The fourth choice: a ratio for each token, or one for the answer.*
 #
 # The reward belongs to the response, the ratio to the token. GSPO
 # ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), Eqs. 5 and 7) takes one ratio per response,
@@ -425,6 +438,8 @@ holds(
 #
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
+# *The fifth choice: what becomes of a token that has moved too far.*
+#
 # GRPO's clip takes the gradient of such a token away. A rare but decisive token ("wait", "however") is
 # often the first to move far, and then teaches nothing more in this batch. CISPO
 # ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere
@@ -489,6 +504,8 @@ holds(
 #
 # ## 7. `sampling_filter`: which groups are trained on
 #
+# *The last choice: which groups take part at all.*
+#
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
 # that happens with probability $p^G + (1 - p)^G$. For the success rates printed in section 1 that is
 # nearly four in ten groups of eight, most of them of the easiest prompts.
@@ -528,10 +545,26 @@ plt.show()
 #
 # ## 8. Which one?
 #
+# *All names in one table.*
+#
 # At equal KL only MaxRL differs significantly from GRPO in our worlds, on sums
 # ([archive](../docs/archive.md#one-budget)), and with three starts the others are undecided, not equal.
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
 # per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
+#
+# What each name changes in the six lines of section 1, and the reason to take it:
+#
+# | name | the line that it changes | take it when |
+# | --- | --- | --- |
+# | Dr. GRPO | divides by a constant length, not by the deviation | lengths differ, or rewards hardly do |
+# | DAPO | all tokens in one mean; clip to 1.28; no silent groups | answers are long, many groups silent |
+# | GSPO | one ratio for an answer, the root of the product | answers are long; mixtures of experts |
+# | GMPO | clips each token's ratio before that mean | single tokens move far |
+# | CISPO | the ratio is a bounded weight without a gradient | rare, decisive words should go on learning |
+# | SAPO | a sigmoid in the place of the clip's edge | many tokens sit at the edge |
+# | dual clip | bounds the push on a bad token | bad tokens have become much likelier |
+# | MaxRL | divides rewards of 0 and 1 by the group's mean | hard prompts should count more |
+# | KL-Cov, Clip-Cov | hold back the few tokens that lower the entropy most | the entropy collapses |
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #
@@ -560,19 +593,26 @@ check("token_mean", my_token_mean)
 #
 # </details>
 #
-# **2.** Write GSPO's ratio, one per response: (N, 1).
-
+# **2.** Two answers, at most 8 tokens long, and how strongly a loss pulls each token: the factor of
+# $\nabla \log \pi$ in the step, over the batch of two. Ratios are clipped at 1.2 above. Whose loss is it?
+# (No solution is printed.)
+#
+# - a: GRPO
+# - b: DAPO (with the same clip)
+# - c: Dr. GRPO
+# - d: GSPO (no answer's ratio is clipped)
+# - e: CISPO
 
 # %%
-def my_gspo_ratio(log_probs, old_log_probs, mask):
-    return ...  # your lines
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("whose_pull", MINE)
 
-check("gspo_ratio", my_gspo_ratio)
+# %%
+check_answer("whose_pull", ..., MINE)
 
 # %% [markdown]
-# (No solution is printed: `check` decides.)
-#
 # **3.** Write CISPO's loss per token, (N, T). Its gradient is checked, too.
 
 
@@ -608,6 +648,14 @@ check("cispo", my_cispo)
 # which the policy fails to end.
 #
 # </details>
+#
+# ## To remember
+#
+# - The average over tokens and the scale of the rewards concern every run; clip and ratio only several
+#   updates per batch, filters only silent groups.
+# - A mean over each answer first lets wrong answers grow, and dividing by the group's deviation lets
+#   answers that hardly differ speak as loudly as others.
+# - Read a name's changed lines before you read its results.
 #
 # Next: [12_verifiable_rewards](12_verifiable_rewards.ipynb). This page's reward was a rule of one line;
 # there you see what it takes to check real answers by a rule.

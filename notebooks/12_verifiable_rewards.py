@@ -4,6 +4,10 @@
 # **The question.** Some answers are right or wrong. What changes when a rule gives the reward instead of
 # a reward model? And can a reward say *which step* went wrong?
 #
+# **After this page you can** write a rule that reads an answer and know its price, estimate pass@k
+# without bias, say when a group teaches something, give credit to steps, and say what a policy learns
+# first of several rewards.
+#
 # **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained
 # against it long enough finds out where it is wrong. A sum needs no stand-in: the reward is then a
 # few lines of Python, and it cannot be over-optimised in the same way. But another question arises:
@@ -663,19 +667,20 @@ check("pass_at_k", my_pass_at_k)
 #
 # </details>
 #
-# **2.** Write the share of groups that teach something, from `correct` (N,) bool and the group size.
-
+# **2.** Choose the size of a group. Your prompt is answered rightly with the chance in the table, and at
+# least the share that stands there shall teach something. What is the smallest size? (No solution is
+# printed.)
 
 # %%
-def my_informative_groups(correct, group_size):
-    return ...  # your lines
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("group_size", MINE)
 
-check("informative_groups", my_informative_groups)
+# %%
+check_answer("group_size", ..., MINE)
 
 # %% [markdown]
-# (No solution is printed: `check` decides.)
-#
 # **3.** Write process supervision's advantages, (N, T), from z-scores and the ends of the steps.
 
 
@@ -709,5 +714,13 @@ check("process_advantages", my_process_advantages)
 # start (fine-tuning on solutions). A larger learning rate changes nothing.
 #
 # </details>
+#
+# ## To remember
+#
+# - A rule pays what it reads: try it on the answers that your policy writes before you pay by it.
+# - A group teaches only where its answers differ, with probability $1 - p^G - (1 - p)^G$, and training
+#   sharpens what is sampled now and then.
+# - Of several rewards the cheap one is learned first and the one that varies most is heard best, so log
+#   each of them alone.
 #
 # Next: [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb), where the reward is a stand-in again.

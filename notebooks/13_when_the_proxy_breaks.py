@@ -3,11 +3,17 @@
 #
 # **The question.** How far can a learned reward be trusted, and what happens beyond that point?
 #
-# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
-# model that was learned from a limited number of labels. Where the two differ, training finds the
-# difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
-# and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
-# world of reviews exactly; in real life nobody does, which is why this is worth seeing once.
+# **After this page you can** compute gold and KL of the best of n, recognise over-optimisation and say
+# what a run proves of it, say why gold is drawn against the root of the KL, and choose when to stop
+# without gold.
+#
+# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward model
+# that was learned from a limited number of labels. Where the two differ, training finds the difference:
+# *reward hacking*, or over-optimisation. Here we train a reward model on too few labels and optimise it
+# until it breaks, with the gold reward beside it. We know the gold reward of our world of reviews
+# exactly; in real life nobody does, which is why this is worth seeing once. The thought is older than the
+# field: the economist Goodhart wrote in 1975 that a regularity tends to collapse once it is used for
+# control.
 #
 # **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
 # [05, what a KL is](05_what_a_kl_is.ipynb).
@@ -328,6 +334,32 @@ holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 # end at different distances cannot be compared by their end points. (Its two curves are of different
 # prompts: compare shapes only.)
 #
+# **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
+# e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
+# step $t$ each time:
+
+# %%
+begins, pays = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([3.0, 2.0, 1.0])
+rows = []
+for t in (0.05, 0.1, 0.2, 0.4):
+    moved = (begins + t * pays).log_softmax(0)
+    nats = float((moved.exp() * (moved - begins)).sum())
+    rows.append([t, nats, nats**0.5, float((moved.exp() - begins.exp()) @ pays)])
+plots.table(["step", "KL", "root of the KL", "gain in reward"], rows, number=".4f")
+holds(
+    abs(rows[1][1] / rows[0][1] - 4) < 0.2, "a step that is twice as long costs four times the KL"
+)
+holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
+
+# %% [markdown]
+# A step of twice the length gains twice as much reward and costs four times the KL, because the KL is 0
+# at its lowest point, where it has no slope and begins like a square. So the *root* of the KL is the
+# length of the way, and over it the reward begins as a straight line. Later it bends: with the right
+# reward because little is left to gain, and with a proxy because gold turns. How it bends is what Gao et
+# al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) fitted, gold $= d \, (\alpha - \beta d)$ for
+# best-of-n and $d \, (\alpha - \beta \log d)$ for reinforcement learning, with $d = \sqrt{\mathrm{KL}}$.
+# Over the KL itself the first nat would hide most of the curve.
+#
 # ## 5. What was exploited
 #
 # The texts show it first. One prompt, at the start, where gold was highest, and at the end:
@@ -578,39 +610,13 @@ holds(
 # ([the archive](../docs/archive.md#reviews)).
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
-# written by `python -m studies.overoptimisation`. The code: `rl/equations/best_of_n.py`,
+# written by `python -m studies overoptimisation`. The code: `rl/equations/best_of_n.py`,
 # `rl/equations/ensembles.py` and `report/doctor.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises
 #
-# The first two use the module `math`: write `import math` at the top of your first cell.
-#
-# **1.** How far is the best of n from the policy, in nats?
-
-
-# %%
-def my_best_of_n_kl(n):
-    """log n - (n - 1) / n."""
-    return None
-
-
-check("best_of_n_kl", my_best_of_n_kl)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# import math
-#
-#
-# def my_best_of_n_kl(n):
-#     return math.log(n) - (n - 1) / n
-# ```
-# </details>
-#
-# **2.** The expected gold of the best of n, from a bank of N answers to one prompt.
+# **1.** The expected gold of the best of n, from a bank of N answers to one prompt (`import math` first).
 
 
 # %%
@@ -626,6 +632,9 @@ check("best_of_n_mean", my_best_of_n_mean)
 # <summary>Solution</summary>
 #
 # ```python
+# import math
+#
+#
 # def my_best_of_n_mean(proxy, gold, n):
 #     N = len(proxy)
 #     rising = gold[proxy.argsort()]
@@ -634,53 +643,61 @@ check("best_of_n_mean", my_best_of_n_mean)
 # ```
 # </details>
 #
-# **3.** An ensemble whose most critical member decides.
-
+# The others ask for an answer, on a table of your own: work it out, enter it, and `check_answer` says why
+# another one is wrong.
+#
+# **2. What was given up?** A recorded run of GRPO against a learned reward, looked at some times on
+# prompts that it was not trained on. One of A and B is the gold reward, the other the learned one.
+# Suppose you keep, of these looks, the policy that the *learned* reward likes best. How much gold reward
+# do you give up, compared with the best of these policies? (No solution is printed.)
 
 # %%
-def my_worst_case(scores):
-    """scores are (K, N), K members on the same N responses; the rewards are (N,)."""
-    return None
+from course.entered import check_answer, table
 
-
-check("worst_case", my_worst_case)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_worst_case(scores):
-#     return scores.amin(0)
-# ```
-# </details>
-#
-# The last two ask for an answer: work it out, enter it, and `check` says why another one is wrong.
-#
-# **4.** A policy may go 4 nats from its start and no further. From how many answers may best-of-n choose?
+MINE = 0  # your number, at a university the last digits of your student number
+table("gold_given_up", MINE)
 
 # %%
-my_n = None  # a whole number
-
-check("answers_for_four_nats", my_n)
+check_answer("gold_given_up", ..., MINE)
 
 # %% [markdown]
-# **5.** What may be concluded from this table? Twelve engines were compared with GRPO, from three starts.
+# **3. How many answers?** A policy may go so many nats from its start and no further. From how many
+# answers may best-of-n choose at most?
+
+# %%
+table("answers_within", MINE)
+
+# %%
+check_answer("answers_within", ..., MINE)
+
+# %% [markdown]
+# **4. What may be concluded from this table?** Twelve engines were compared with GRPO, from three starts.
+# Enter the letter of one statement.
 #
 # | gold reward of PPO less GRPO's | start 0 | start 1 | start 2 | p alone | p after correction for twelve |
 # |---|---|---|---|---|---|
 # | reviews | +0.099 | +0.074 | +0.069 | 0.014 | 0.129 |
-#
-# - **a** PPO is better than GRPO here, p = 0.014.
-# - **b** PPO and GRPO do not differ.
-# - **c** PPO was ahead in all three starts; whether it is better remains undecided.
-# - **d** Nothing: three starts are no evidence.
 
 # %%
-my_choice = None  # a letter
+table("three_starts", MINE)
 
-check("three_starts", my_choice)
+# %%
+check_answer("three_starts", ..., MINE)
 
 # %% [markdown]
+# **To read on.** Gao et al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)), because they measured
+# the law with a gold model that could be asked as often as they liked; Stiennon et al.
+# ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), section 4.3, because there people judge the
+# summaries of policies that have gone too far; and
+# [docs/overoptimisation.md](../docs/overoptimisation.md), for the runs with all seeds.
+#
+# ## To remember
+#
+# - The proxy rises while gold turns, and a highest point proves nothing until other prompts have
+#   confirmed it.
+# - More labels lift the peak; the distance that has been travelled is the root of the KL.
+# - Without gold, watch the KL, the entropy and a judge that was not trained on; only a fixed reference is
+#   an anchor.
+#
 # Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
 # reward model, so without this proxy.

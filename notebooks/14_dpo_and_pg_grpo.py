@@ -4,6 +4,9 @@
 # **The question.** Can people's comparisons train a policy directly, without a reward model and
 # without sampling a single response?
 #
+# **After this page you can** derive DPO in three lines, say how hard a pair pulls and when it stops, say
+# why the chosen answer can become less likely, and choose between DPO, IPO, SimPO, ORPO and KTO.
+#
 # **Why.** A reward model turns comparisons into a number, and reinforcement learning raises the
 # number. Direct Preference Optimization, DPO (Rafailov et al. 2023,
 # [arXiv:2305.18290](https://arxiv.org/abs/2305.18290)), shows that the detour can be left out: a
@@ -497,29 +500,20 @@ check("ipo_loss", my_ipo_loss)
 # (No solution is printed: `check` decides.) Where does it stop? At $h = 1 / (2
 # \beta)$: 5 nats for $\beta = 0.1$.
 #
-# **3.** Write the implicit reward of a response, (N,), from its tokens (N, T).
-
+# **3.** Choose a $\beta$. A pair whose gap has grown to the $h$ of the table shall be pulled with only so
+# large a share of what a fresh pair, with $h = 0$, is pulled with. Which $\beta$ does that in DPO? (No
+# solution is printed.)
 
 # %%
-def my_implicit_reward(log_probs, ref_log_probs, mask, beta):
-    return ...  # your line
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("beta_that_lets_go", MINE)
 
-check("implicit_reward", my_implicit_reward)
+# %%
+check_answer("beta_that_lets_go", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_implicit_reward(log_probs, ref_log_probs, mask, beta):
-#     return beta * ((log_probs - ref_log_probs) * mask).sum(1)
-# ```
-#
-# The sum, not the mean: the log-probability of a response is the sum over its tokens.
-#
-# </details>
-#
 # **To think about.** In PG-GRPO, measure $h$ from the policy that sampled the batch instead of the
 # reference, with one update per batch. What is left of the preference loss?
 #
@@ -530,6 +524,13 @@ check("implicit_reward", my_implicit_reward)
 # ever. That is a policy gradient with advantages of plus and minus one. Nothing ever eases off.
 #
 # </details>
+#
+# ## To remember
+#
+# - A policy is a reward model: $\beta \log \pi / \pi_{ref}$, up to a constant of the prompt.
+# - A pair pulls with $\beta \, \sigma(-\beta h)$ on the gap alone, so both answers may fall as long as
+#   the rejected one falls more.
+# - Without sampling nothing is learned about answers that nobody has compared.
 #
 # Next: [15_teachers](15_teachers.ipynb). There, instead of people's comparisons, another model says what
 # is good.

@@ -3,22 +3,32 @@
 #
 # **The question.** A large model answers well and costs much. How does a small one learn from it?
 #
+# **After this page you can** say which KL a student should lower, why the teacher's log-probability alone
+# makes it silent, split the gradient of the reverse KL into a token's own part and what follows, and
+# choose between a teacher as reward, as loss and as judge of every token.
+#
 # **Why.** A reward model has to be trained on somebody's preferences. A better language model is a judge
 # that exists already, because it gives a probability to every token of every text. There are three
 # ways to use it while the *student* writes: as the reward of a known engine, as the loss of MiniLLM, and
-# token by token, which the field calls on-policy distillation. In its plainest form, $\log p$ as the
-# reward, it goes wrong, and the reward curve does not show it.
+# token by token, which the field calls on-policy distillation. In its plainest form, $\log \pi_T$
+# as the reward, it goes wrong, and the reward curve does not show it.
 #
 # | section | question | code |
 # | --- | --- | --- |
 # | 1 | which of the two KL divergences should fall? | `kl` |
 # | 2 | what does the teacher say, token by token? | `teacher_rewards` |
-# | 3 | which answer is best under $\log p$ alone? | `masked_sum`, `masked_mean` |
+# | 3 | which answer is best under $\log \pi_T$ alone? | `masked_sum`, `masked_mean` |
 # | 4 | three rewards, one of which works | [rl/kd_grpo_engine.py](../rl/kd_grpo_engine.py) |
 # | 5 | what does a sum of token KLs leave out? | [rl/minillm_engine.py](../rl/minillm_engine.py) |
 # | 6 | the three ways from one start | `distil` |
 #
-# On this page $p$ is the teacher and $q$ the student.
+# The student is the policy, so it is $\pi$ as on all pages, and $\pi_T$ is the teacher. (MiniLLM's paper
+# and the docstrings of the engines call the teacher $p$ and the student $q$.)
+#
+# Distillation began the other way round: Hinton et al. 2015
+# ([arXiv:1503.02531](https://arxiv.org/abs/1503.02531)) let the student copy all probabilities of the
+# teacher on given examples, which is the forward KL. That the student writes and the teacher judges came
+# with 2023.
 #
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb) (the two directions),
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) and [07_grpo](07_grpo.ipynb).
@@ -76,12 +86,12 @@ params = SamplingParams(temperature=1.0, max_new_tokens=40)
 # %% [markdown]
 # ## 1. The smallest example: how a review begins
 #
-# $$\mathrm{KL}(p \parallel q) = \sum_v p(v) \log \frac{p(v)}{q(v)} \qquad
-# \mathrm{KL}(q \parallel p) = \sum_v q(v) \log \frac{q(v)}{p(v)}$$
+# $$\mathrm{KL}(\pi_T \parallel \pi) = \sum_v \pi_T(v) \log \frac{\pi_T(v)}{\pi(v)} \qquad
+# \mathrm{KL}(\pi \parallel \pi_T) = \sum_v \pi(v) \log \frac{\pi(v)}{\pi_T(v)}$$
 #
-# Both are 0 for $q = p$. They differ in what they do to a student that *cannot* be the teacher. In
-# this section the teacher is the course's base model, because it knows many ways to begin. The first
-# two words of its reviews, for one prompt:
+# The first is the forward one and the second the reverse. Both are 0 for $\pi = \pi_T$. They differ in
+# what they do to a student that *cannot* be the teacher. In this section the teacher is the course's base
+# model, because it knows many ways to begin. The first two words of its reviews, for one prompt:
 
 # %%
 record = train_prompts[2]
@@ -91,16 +101,16 @@ with torch.no_grad():
     second = student(torch.cat([start.repeat(6, 1), first.indices[:, None]], 1))[:, -1].softmax(-1)
 columns = second.argmax(1).unique()  # the likeliest second words
 joint = first.values[:, None] * second[:, columns]
-p = joint / joint.sum()  # (6, columns): what the teacher says, of these alone
+pi_T = joint / joint.sum()  # (6, columns): what the teacher says, of these alone
 FIRST = [tokenizer.decode([i]) for i in first.indices.tolist()]
 SECOND = [tokenizer.decode([i]) for i in columns.tolist()]
 print(record.prompt.strip())
-print(f"these {p.numel()} pairs are {joint.sum():.0%} of all that the teacher may begin with")
+print(f"these {pi_T.numel()} pairs are {joint.sum():.0%} of all that the teacher may begin with")
 
 # %% [markdown]
 # The student is too small: it has no memory. It chooses the second word without knowing the first, so
-# $q(a, b) = q_1(a) \, q_2(b)$. **Predict, then run:** what will it say if it lowers the forward KL? And
-# the reverse one?
+# $\pi(a, b) = \pi_1(a) \, \pi_2(b)$. **Predict, then run:** what will it say if it lowers the forward KL?
+# And the reverse one?
 
 
 # %%
@@ -111,35 +121,39 @@ def kl(one: Tensor, other: Tensor) -> Tensor:
 def fitted(direction: str, seed: int) -> Tensor:
     """The student that lowers one KL, from a random start."""
     generator = make_generator(seed, "student")
-    logits = [torch.randn(n, generator=generator).requires_grad_() for n in p.shape]
+    logits = [torch.randn(n, generator=generator).requires_grad_() for n in pi_T.shape]
     optimizer = torch.optim.Adam(logits, lr=0.1)
     for _ in range(400):
-        q = torch.outer(*(part.softmax(0) for part in logits))
-        loss = kl(p, q) if direction == "forward" else kl(q, p)
+        pi = torch.outer(*(part.softmax(0) for part in logits))
+        loss = kl(pi_T, pi) if direction == "forward" else kl(pi, pi_T)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return q.detach()
+    return pi.detach()
 
 
 cover = fitted("forward", 0)
-seek = min((fitted("reverse", seed) for seed in range(4)), key=lambda q: float(kl(q, p)))
-torch.testing.assert_close(cover, torch.outer(p.sum(1), p.sum(0)), atol=1e-3, rtol=0)  # marginals
+seek = min((fitted("reverse", seed) for seed in range(4)), key=lambda pi: float(kl(pi, pi_T)))
+torch.testing.assert_close(
+    cover, torch.outer(pi_T.sum(1), pi_T.sum(0)), atol=1e-3, rtol=0
+)  # marginals
 
 # %% tags=["hide-input"]
 figure, axes = plots.panels(3, width=13, height=3.6)
-for axis, q, title in (
-    (axes[0], p, "the teacher p"),
-    (axes[1], cover, "least forward KL(p || q): covers"),
-    (axes[2], seek, "least reverse KL(q || p): seeks"),
+for axis, says, title in (
+    (axes[0], pi_T, "the teacher"),
+    (axes[1], cover, "least forward KL(teacher || student): covers"),
+    (axes[2], seek, "least reverse KL(student || teacher): seeks"),
 ):
-    plots.heat(q, FIRST, SECOND, axis=axis, title=title, xlabel="second word", ylabel="first word")
+    plots.heat(
+        says, FIRST, SECOND, axis=axis, title=title, xlabel="second word", ylabel="first word"
+    )
     axis.label_outer()
 plt.show()
-nonsense = p < 0.002  # what the teacher would hardly ever say
-for name, q in (("forward", cover), ("reverse", seek)):
-    print(f"{name}: {q[nonsense].sum():.0%} of the student's text is nonsense to the teacher, and "
-          f"{p[q > 0.01].sum():.0%} of the teacher's text can still come")  # fmt: skip
+nonsense = pi_T < 0.002  # what the teacher would hardly ever say
+for name, pi in (("forward", cover), ("reverse", seek)):
+    print(f"{name}: {pi[nonsense].sum():.0%} of the student's text is nonsense to the teacher, and "
+          f"{pi_T[pi > 0.01].sum():.0%} of the teacher's text can still come")  # fmt: skip
 holds(
     cover[nonsense].sum() > 0.4 and seek[nonsense].sum() < 0.05,
     "covering says nonsense, and seeking does not",
@@ -174,53 +188,55 @@ print(f"{len(good)} of {len(documents)} documents teach the teacher")
 # %% [markdown]
 # There are two candidates for the reward of a token that the student has written:
 #
-# $$r_t = \log p(y_t \mid x, y_{\lt t}) \qquad \text{or} \qquad
-# r_t = \log \frac{p(y_t \mid x, y_{\lt t})}{q(y_t \mid x, y_{\lt t})}$$
+# $$r_t = \log \pi_T(y_t \mid x, y_{\lt t}) \qquad \text{or} \qquad
+# r_t = \log \frac{\pi_T(y_t \mid x, y_{\lt t})}{\pi(y_t \mid x, y_{\lt t})}$$
 #
 # In code, with numbers that can be checked by hand: the student has written two tokens with
 # probability 0.5 each. The teacher finds the first as likely, the second ten times less likely.
 
 # %%
 mask = torch.tensor([[True, True]])
-q, p = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.5, 0.05]]).log()
+pi, pi_T = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.05]])  # of the two tokens
 
-log_p, log_p_over_q = p * mask, (p - q) * mask
+plain, less_own = pi_T.log() * mask, (pi_T / pi).log() * mask
 
-print("log p    ", [round(x, 3) for x in log_p[0].tolist()])
-print(
-    "log p / q",
-    [round(x, 3) for x in log_p_over_q[0].tolist()],
-    f" (log 0.1 = {math.log(0.1):.3f})",
-)
-torch.testing.assert_close(log_p, teacher_rewards(p, q, mask, reverse_kl=False))
-torch.testing.assert_close(log_p_over_q, teacher_rewards(p, q, mask, reverse_kl=True))
+print("log pi_T     ", [round(x, 3) for x in plain[0].tolist()])
+own = [round(x, 3) for x in less_own[0].tolist()]
+print("log pi_T / pi", own, f" (log 0.1 = {math.log(0.1):.3f})")
+constants = pi_T.log(), pi.log(), mask
+torch.testing.assert_close(plain, teacher_rewards(*constants, reverse_kl=False))
+torch.testing.assert_close(less_own, teacher_rewards(*constants, reverse_kl=True))
 plots.code(teacher_rewards, docstring=False)
 
 # %% [markdown]
-# Now the same on text that the student has really written. The view opens with log p: there every
-# choice of a word costs something, even the teacher's own favourites. Press `log p / q`. Blue: the
+# Now the same on text that the student has really written. The view opens with the teacher's
+# $\log \pi_T$: there every choice of a word costs something, even the teacher's own favourites. Press
+# `log teacher / student`. Blue: the
 # teacher finds the token likelier than the student does. Orange: less likely. Most tokens are
-# forced by the ones before them, so their log p / q is near 0. What counts are the few that are a
+# forced by the ones before them, so their ratio's logarithm is near 0. What counts are the few that are a
 # choice.
 
 # %%
-judge = kd_grpo_engine.teacher_reward(KDGRPOConfig(device="cpu"), teacher)  # log p / q, summed
+judge = kd_grpo_engine.teacher_reward(KDGRPOConfig(device="cpu"), teacher)  # log pi_T / pi, summed
 noise = make_generator(2, "noise")
 rollout = sample_rollout(student, tokenizer, train_prompts[:128], params, 1, noise)
-mask, q = rollout.response_mask, rollout.log_probs  # (N, T), by the student that sampled
-p = judge.log_probs(rollout)  # (N, T)
-parts = teacher_rewards(p, q, mask, reverse_kl=True)
+mask, of_student = rollout.response_mask, rollout.log_probs  # (N, T), as it was sampled
+of_teacher = judge.log_probs(rollout)  # (N, T)
+parts = teacher_rewards(of_teacher, of_student, mask, reverse_kl=True)
 texts = [
     ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
     for row, keep in zip(rollout.response_tokens[:6], mask[:6], strict=True)
 ]
-show_tokens(texts, {"log p": p[:6], "log p / q": parts[:6], "log q": q[:6]},
-            prompts=[record.prompt.strip() for record in rollout.records[:6]])  # fmt: skip
+views = {
+    "log teacher": of_teacher, "log teacher / student": parts, "log student": of_student,
+}  # fmt: skip
+asked = [record.prompt.strip() for record in rollout.records[:6]]
+show_tokens(texts, {name: view[:6] for name, view in views.items()}, prompts=asked)
 
 # %% [markdown]
-# Add $\log p / q$ up over a response that $q$ has written. The mean of this sum is $-\mathrm{KL}(q
-# \parallel p)$, minus the reverse KL. So it is largest, 0, where the student is the teacher. The
-# second line below measures the same KL on other samples and with less noise:
+# Add $\log \pi_T / \pi$ up over a response that $\pi$ has written. The mean of this sum is
+# $-\mathrm{KL}(\pi \parallel \pi_T)$, minus the reverse KL. So it is largest, 0, where the student is the
+# teacher. The second line below measures the same KL on other samples and with less noise:
 
 # %%
 per_response = masked_sum(parts, mask)  # (N,)
@@ -230,14 +246,14 @@ print(f"mean reward of {len(mask)} responses {mean:.2f} +- {error:.2f}")
 print(f"minus the KL, summed over the vocabulary: {-exact.mean():.2f}")
 holds(
     abs(mean + exact.mean()) < 4 * (error + exact.std() / 11),
-    "the mean of log p / q is minus the reverse KL",
+    "the mean of log pi_T / pi is minus the reverse KL",
 )
 
 # %% [markdown]
-# ## 3. $\log p$ alone is silence
+# ## 3. $\log \pi_T$ alone is silence
 #
-# **Which answer is the best?** $\log p$ alone has no term for variety. Its expectation is largest if the
-# student writes *one* response, the best one, always. **Predict, then run:** which one is that
+# **Which answer is the best?** $\log \pi_T$ alone has no term for variety. Its expectation is largest if
+# the student writes *one* response, the best one, always. **Predict, then run:** which one is that
 #
 # - under the **sum** over tokens, where every further token costs something?
 # - under the **mean** per token, where length is free?
@@ -251,21 +267,21 @@ drawn = sample_rollout(teacher, tokenizer, [record], params, 200, make_generator
 prompt = tokenizer.encode(record.prompt)
 with torch.no_grad():
     empty = collate_responses([prompt], [[tokenizer.eos_id]], tokenizer.eos_id)
-    log_p_empty = float(token_log_probs(teacher, empty).sum())
+    log_pi_T_empty = float(token_log_probs(teacher, empty).sum())
 total = masked_sum(drawn.log_probs, drawn.response_mask)
 per_token = masked_mean(drawn.log_probs, drawn.response_mask)
-rows = [["nothing", "", 1, log_p_empty, log_p_empty]]
+rows = [["nothing", "", 1, log_pi_T_empty, log_pi_T_empty]]
 for name, i in [("best sum", total.argmax()), ("best mean", per_token.argmax()),
                 ("median", total.argsort()[100]), ("worst sum", total.argmin())]:  # fmt: skip
     text = drawn.responses[i]
     text = text[:60] + "..." * (len(text) > 60)
     rows.append([name, text, int(drawn.lengths[i]), float(total[i]), float(per_token[i])])
 print(record.prompt.strip())
-plots.table(["", "response", "tokens", "sum of log p", "mean of log p"], rows)
+plots.table(["", "response", "tokens", "sum of log pi_T", "mean of log pi_T"], rows)
 
 # %%
 correlation = torch.corrcoef(torch.stack([drawn.lengths.float(), total]))[0, 1]
-beaten = float((total < log_p_empty).float().mean())
+beaten = float((total < log_pi_T_empty).float().mean())
 print(f"correlation of the sum with the length {correlation:.2f}")
 print(f"nothing at all beats {beaten:.0%} of the drawn responses in the sum")
 holds(
@@ -314,11 +330,15 @@ def distil(config, train=kd_grpo_engine.train, reward=None) -> tuple[GPT, list[d
 
 # %%
 forms = {
-    "sum of log p": distil(dataclasses.replace(config, teacher_reward="sum")),
-    "mean of log p": distil(dataclasses.replace(config, teacher_reward="mean")),
-    "log p / q": distil(config),
+    "sum of log teacher": distil(dataclasses.replace(config, teacher_reward="sum")),
+    "mean of log teacher": distil(dataclasses.replace(config, teacher_reward="mean")),
+    "log teacher / student": distil(config),
 }
-STYLES = {"sum of log p": "bad", "mean of log p": "proxy", "log p / q": "policy"}
+STYLES = {
+    "sum of log teacher": "bad",
+    "mean of log teacher": "proxy",
+    "log teacher / student": "policy",
+}
 figure, axes = plots.panels(4, width=14)
 for axis, key, label in (
     (axes[0], "reward", "its own reward,\nrescaled to 0..1"),
@@ -351,21 +371,27 @@ for name, (policy, _) in forms.items():
         print("  ", repr(text))
 
 was, far = start["the student"], {name: m["reverse_kl_full"] for name, m in (start | after).items()}
-holds(far["log p / q"] < far["the student"] - 0.5, "log p / q brings it nearer")
-holds(min(far["sum of log p"], far["mean of log p"]) > far["the student"], "log p alone leads away")
-holds(after["sum of log p"]["response_length"] < 0.75 * was["response_length"], "the sum shortens")
-holds(after["mean of log p"]["entropy"] < 0.7 * was["entropy"], "the mean halves the entropy")
-holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / q")
+holds(far["log teacher / student"] < far["the student"] - 0.5, "the ratio brings it nearer")
+holds(
+    min(far["sum of log teacher"], far["mean of log teacher"]) > far["the student"],
+    "the teacher's log-probability alone leads away",
+)
+holds(
+    after["sum of log teacher"]["response_length"] < 0.75 * was["response_length"],
+    "the sum shortens",
+)
+holds(after["mean of log teacher"]["entropy"] < 0.7 * was["entropy"], "the mean halves the entropy")
+holds(after["log teacher / student"]["gold"] > was["gold"] + 0.03, "gold rises with the ratio")
 
 # %% [markdown]
-# In these runs, one of each, both forms of $\log p$ alone succeed, by their own reward (left). The sum ends
-# near silence, in a word or one short sentence. The mean keeps the length and gives up the variety: its
-# entropy halves. Both end further from the teacher than they began. With $-\log q$ in the reward the
-# distance falls. The gold reward rises too, although no run has seen it: the student takes over what its
-# teacher is good at. (Gold alone does not show who copies the teacher: here it rises with the mean of $\log
-# p$ as well.)
+# In these runs, one of each, both forms of $\log \pi_T$ alone succeed, by their own reward (left). The
+# sum ends near silence, in a word or one short sentence. The mean keeps the length and gives up the
+# variety: its entropy halves. Both end further from the teacher than they began. With $-\log \pi$ in the
+# reward the distance falls. The gold reward rises too, although no run has seen it: the student takes
+# over what its teacher is good at. (Gold alone does not show who copies the teacher: here it rises with
+# the mean of $\log \pi_T$ as well.)
 #
-# A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It holds on to where
+# A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log \pi$. It holds on to where
 # the student came from; the reverse KL points to where the student should go.
 #
 # (PPO can give each token its own part of the reward instead of the sum at the end: `rl.kd_ppo_engine`.
@@ -375,17 +401,17 @@ holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / 
 #
 # The reverse KL asks what *the student* says, so the student writes:
 #
-# $$\mathrm{KL}(q \parallel p) = E_{y \sim q} \sum_t \mathrm{KL} \left( q(\cdot \mid s_t) \parallel
-# p(\cdot \mid s_t) \right)$$
+# $$\mathrm{KL}(\pi \parallel \pi_T) = E_{y \sim \pi} \sum_t \mathrm{KL} \left( \pi(\cdot \mid s_t)
+# \parallel \pi_T(\cdot \mid s_t) \right)$$
 #
 # The two sides have the same value. But differentiate the right-hand side with the text held fixed,
 # and the gradient is not that of the left: a token also decides which states come after it. MiniLLM
-# (Eqs. 2 and 3) splits the gradient exactly. With $r_t = \log p(y_t) / q(y_t)$ and $R_t = \sum_{u \ge
+# (Eqs. 2 and 3) splits the gradient exactly. With $r_t = \log \pi_T(y_t) / \pi(y_t)$ and $R_t = \sum_{u \ge
 # t} r_u$,
 #
-# $$\nabla \, \mathrm{KL}(q \parallel p) = \underbrace{E_{y \sim q} \sum_t \nabla \, \mathrm{KL}
-# \left( q(\cdot \mid s_t) \parallel p(\cdot \mid s_t) \right)}_{\text{Single}} \;
-# \underbrace{- \, E_{y \sim q} \sum_t R_{t+1} \nabla \log q(y_t \mid s_t)}_{\text{Long}}$$
+# $$\nabla \, \mathrm{KL}(\pi \parallel \pi_T) = \underbrace{E_{y \sim \pi} \sum_t \nabla \, \mathrm{KL}
+# \left( \pi(\cdot \mid s_t) \parallel \pi_T(\cdot \mid s_t) \right)}_{\text{Single}} \;
+# \underbrace{- \, E_{y \sim \pi} \sum_t R_{t+1} \nabla \log \pi(y_t \mid s_t)}_{\text{Long}}$$
 #
 # Long is a policy gradient whose reward is the teacher. $R_{t+1}$ begins *after* token $t$: the token's
 # own reward is in Single, summed over the whole vocabulary, without noise.
@@ -408,30 +434,31 @@ def tiny_gpt(seed: int) -> GPT:
     return model
 
 
-q_model, p_model = tiny_gpt(0), tiny_gpt(1)
-log_q = token_log_probs(q_model, language)  # (15, 3), with gradient
-log_p = token_log_probs(p_model, language).detach()
-q, p = log_q.sum(1).exp(), log_p.sum(1).exp()  # probabilities of the 15 responses
-assert torch.isclose(q.sum(), torch.ones(()).double()) and torch.isclose(p.sum(), q.sum())
+tiny_student, tiny_teacher = tiny_gpt(0), tiny_gpt(1)
+log_pi = token_log_probs(tiny_student, language)  # (15, 3), with gradient
+log_pi_T = token_log_probs(tiny_teacher, language).detach()
+pi, pi_T = log_pi.sum(1).exp(), log_pi_T.sum(1).exp()  # probabilities of the 15 responses
+assert torch.isclose(pi.sum(), torch.ones(()).double()) and torch.isclose(pi_T.sum(), pi.sum())
 
 
 # %%
 def gradient(loss: Tensor) -> Tensor:
     """With respect to the tiny student's weights, as one vector."""
-    parts = torch.autograd.grad(loss, list(q_model.parameters()), retain_graph=True)
+    parts = torch.autograd.grad(loss, list(tiny_student.parameters()), retain_graph=True)
     return torch.cat([part.flatten() for part in parts])
 
 
 with torch.no_grad():
-    rewards = log_p - log_q  # r_t, (15, 3), 0 at padding
+    rewards = log_pi_T - log_pi  # r_t, (15, 3), 0 at padding
     after = rewards.flip(1).cumsum(1).flip(1) - rewards  # R_{t+1}
-chance = q.detach()[:, None]  # each response with its share of the student's text
-_, token_kl = token_scores_and_kl(q_model, p_model, language)  # KL(q(.|s_t) || p(.|s_t))
+chance = pi.detach()[:, None]  # each response with its share of the student's text
+# the KL of every token's choice, student || teacher
+_, token_kl = token_scores_and_kl(tiny_student, tiny_teacher, language)
 
 single = gradient((chance * token_kl).sum())
-long = gradient((chance * -after * log_q).sum())
-exact = gradient((q * (log_q.sum(1) - log_p.sum(1))).sum())  # of KL(q || p), by its definition
-twice = gradient((chance * (token_kl - (after + rewards) * log_q)).sum())
+long = gradient((chance * -after * log_pi).sum())
+exact = gradient((pi * (log_pi.sum(1) - log_pi_T.sum(1))).sum())  # of the reverse KL, by definition
+twice = gradient((chance * (token_kl - (after + rewards) * log_pi)).sum())
 for name, found in (("Single + Long", single + long), ("Single alone", single),
                     ("own reward in Long as well", twice)):  # fmt: skip
     print(f"{name:27} largest error of the gradient {(found - exact).abs().max():.1e}")
@@ -445,8 +472,8 @@ assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-
 #
 # **On-policy distillation** takes Single and nothing else (Agarwal et al. 2024,
 # [arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the teacher judges every token that the student
-# writes, and no reward is passed back. With one sampled token instead of the sum over the vocabulary,
-# its advantage is $A_t = \log p(y_t) / q(y_t)$ alone. That is wrong for the KL of whole answers, as the
+# writes, and no reward is passed back. With one sampled token instead of the sum over the vocabulary, its
+# advantage is $A_t = \log \pi_T(y_t) / \pi(y_t)$ alone. That is wrong for the KL of whole answers, as the
 # second line of the check shows, but it has little noise, and it is widely used. With `--teacher self`
 # the teacher is the student itself, shown a right answer (SDPO,
 # [arXiv:2601.20802](https://arxiv.org/abs/2601.20802)). A step of KD-GRPO
@@ -506,49 +533,21 @@ holds(
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
-# **1.** Write the reward of a response, (N,): the sum of $\log p / q$ over its tokens.
-
-
-# %%
-def my_teacher_reward(teacher_log_probs, log_probs, mask):
-    return ...  # your line
-
-
-check("teacher_reward", my_teacher_reward)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_teacher_reward(teacher_log_probs, log_probs, mask):
-#     return ((teacher_log_probs - log_probs) * mask).sum(1)
-# ```
-#
-# </details>
-#
-# **2.** Write the reward to go of every token, (N, T): its own reward and all that come after it.
-
+# **1.** A teacher of nine words, and three students, each of which can only be a *bell*: one middle, one
+# width. One minimised the forward KL, one the reverse KL, and one took $\log \pi_T$ alone as its reward.
+# Which one is the reverse KL's? (No solution is printed.)
 
 # %%
-def my_reward_to_go(token_rewards, mask):
-    return ...  # your lines
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_student", MINE)
 
-check("reward_to_go", my_reward_to_go)
+# %%
+check_answer("which_student", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_reward_to_go(token_rewards, mask):
-#     return (token_rewards * mask).flip(1).cumsum(1).flip(1) * mask
-# ```
-#
-# </details>
-#
-# **3.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
+# **2.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
 
 
 # %%
@@ -564,8 +563,8 @@ check("distillation_loss", my_distillation_loss)
 #
 # ```python
 # def my_distillation_loss(student_logits, teacher_logits):
-#     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
-#     return (log_p.exp() * (log_p - log_q)).sum(-1)
+#     log_pi, log_pi_T = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+#     return (log_pi_T.exp() * (log_pi_T - log_pi)).sum(-1)
 # ```
 #
 # </details>
@@ -580,6 +579,18 @@ check("distillation_loss", my_distillation_loss)
 # a second *loss* it works.
 #
 # </details>
+#
+# **To read on.** MiniLLM ([arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), because it derives the
+# split of section 5; Agarwal et al. ([arXiv:2306.13649](https://arxiv.org/abs/2306.13649)), because they
+# compare who writes the texts and which divergence falls, one at a time; and [the
+# archive](../docs/archive.md#distillation), for longer runs.
+#
+# ## To remember
+#
+# - The teacher's log-probability needs the student's own taken off; alone it pays for silence or for
+#   sameness.
+# - The reverse KL seeks: what the student says, the teacher must find likely.
+# - A verdict on every token teaches faster than one number for the answer.
 #
 # Next: [16_single_model_grpo](16_single_model_grpo.ipynb), an experiment: what if the policy is its own
 # reference?

@@ -4,6 +4,9 @@
 # **The question.** GRPO keeps a frozen copy of the policy, for the KL penalty alone. What if the policy
 # that *sampled* the batch does that job as well?
 #
+# **After this page you can** say what a run without a reference saves, why its penalty does nothing
+# before a batch's first update, and what an anchor does that a trust region cannot.
+#
 # **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and the loss
 # has one fewer argument. But it is also a different algorithm, a small experiment in what a KL penalty
 # is good for. We know of no paper that moves the reference in this way and keeps GRPO's own loss. Nobody
@@ -28,7 +31,7 @@ except ModuleNotFoundError as error:
 
 # %%
 from course.claims import holds
-from course.exercises import check
+from course.entered import check_answer, table
 from torch import Tensor
 
 from data.worlds import reviews
@@ -300,17 +303,26 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# **Your turn.** A trust region allows each batch 0.05 nats from the policy of the batch before. Suppose
-# that 200 such steps all point the same way. For small steps the KL grows with the *square* of the
+# **Your turn.** A trust region allows each batch so many nats from the policy of the batch before.
+# Suppose that all its steps point the same way. For small steps the KL grows with the *square* of the
 # distance. **Predict:** how many nats may the policy be from its start?
 
 # %%
-my_nats = None  # a number
+MINE = 0  # your number, at a university the last digits of your student number
+table("steps_in_one_direction", MINE)
 
-check("steps_in_one_direction", my_nats)
+# %%
+check_answer("steps_in_one_direction", ..., MINE)
 
 # %% [markdown]
 # **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight
 # of the penalty is adapted so that the size of a batch's step (`kl_old_new`) stays near 0.05.
+#
+# ## To remember
+#
+# - With the sampling policy as the reference, value and gradient of the penalty are 0 where every batch
+#   begins.
+# - Averaged over old samples k3 is no KL to the reference any more, but another distance.
+# - A trust region bounds a step, an anchor bounds the way; a learned reward needs the anchor.
 #
 # Next: [17_bug_zoo](17_bug_zoo.ipynb). You know the engines now; there you find what is wrong with a run.

@@ -1,6 +1,9 @@
 # %% [markdown]
 # # 17. Reading a run, and the bug zoo
 #
+# **After this page you can** name the numbers that are known before a run, read a run in the right order,
+# recognise ten bugs by their numbers, and say what to look at first when a curve jumps.
+#
 # **Why.** A wrong line in an RL loop raises no error. The run goes on, the curves look like curves,
 # and the reward may even rise. *How do you see from a run's numbers that its code is wrong?*
 #
@@ -115,6 +118,48 @@ print(as_text(examine(late.rows, late.flags), width=96))
 # 3. **Does it learn?** `reward`.
 # 4. **At what price?** `kl`, `entropy`, `response_length`, `eos_rate`.
 # 5. **Was it worth it?** `validation/gold`, or the samples, read by a person.
+#
+# **When a curve jumps.** One number is suddenly several times what it was. Is something broken? First ask
+# how often a healthy run does that. Here a jump is a value above three times the median of the ten steps
+# before:
+
+
+# %%
+def jumps(run, key):
+    """(step, how many times the median of the ten steps before)."""
+    steps, values = run.curve(key)
+    found = []
+    for i in range(10, len(values)):
+        before = sorted(values[i - 10 : i])[5]
+        if before > 0 and values[i] > 3 * before:
+            found.append((steps[i], values[i] / before))
+    return found
+
+
+for name in ("healthy/letters_grpo", "healthy/grpo-demo0", "no_eos"):
+    for key in ("grad_norm", "approx_kl", "kl"):
+        there = ", ".join(f"step {step}: {times:.0f}x" for step, times in jumps(runs[name], key))
+        print(f"{name:22} {key:10} {there or '-'}")
+holds(not jumps(healthy, "grad_norm"), "the gradient of the healthy run never jumps")
+holds(bool(jumps(healthy, "approx_kl")), "its approx_kl does, now and then")
+
+# %% [markdown]
+# So one jump of `approx_kl`, the way that one batch has gone, means little, and a `kl` that has just left
+# 0 triples easily. A jump of the gradient's norm is rarer, and a `kl` that stays high is news. Then ask
+# in this order, because each answer makes the later questions pointless:
+#
+# 1. **Is the sampler still the policy?** `ratio_error_at_start` has left its limit: weights were not
+#    copied, or a template has changed.
+# 2. **Is it one odd batch?** One tall gradient, and all is as before: read the batch, and go on, because
+#    the gradient was clipped.
+# 3. **Do answers hit the limit?** `response_length` rises to it and `eos_rate` falls: price the cut.
+# 4. **Is the reward exploited?** `reward` rises and the samples get worse: stop earlier, and read
+#    [13](13_when_the_proxy_breaks.ipynb).
+# 5. **Is the step too large?** `kl` and `grad_norm` grow and `reward` falls: go back to an older
+#    checkpoint, and halve the learning rate.
+#
+# Page [24](24_from_these_pieces_to_a_recipe.ipynb), section 8, has the numbers for each, and a run to
+# judge.
 #
 # **Predict**: below, one of two runs has a flipped sign in its loss. Which curve shows it first, and
 # does any number of group 1 show it at all?
@@ -232,10 +277,10 @@ guess(4, ...)
 # <summary>After your guess: what case 4 teaches</summary>
 #
 # **A micro-batch is divided by its own responses.** A minibatch of 32 was cut into 20 and 12, and each
-# part took its own mean ([07](07_grpo.ipynb), section 6). `grad_norm` is twice that of the healthy run
-# from the first step on, and the loss ends more than twice as large. The reward looks the same,
-# because AdamW divides by the size of the gradient. The doctor's rule `loss_is_not_its_sum` finds
-# cases 3 and 4, but cannot distinguish them.
+# part took its own mean ([26](26_what_a_loss_is_divided_by.ipynb), section 2). `grad_norm` is twice that
+# of the healthy run from the first step on, and the loss ends more than twice as large. The reward looks
+# the same, because AdamW divides by the size of the gradient. The doctor's rule `loss_is_not_its_sum`
+# finds cases 3 and 4, but cannot distinguish them.
 #
 # </details>
 
@@ -368,25 +413,24 @@ guess(10, ...)
 #
 # </details>
 #
-# **Three measurements.** Write those that helped most. Run a cell as it is, and `check` prints the
-# formula. `rise_in_errors` compares the mean of a curve's last third with that of its
-# first, as the doctor does, so that a single odd step decides nothing. A third has `T // 3` values.
-# The difference is divided by its own standard error, the root of (Var first + Var last) / (T // 3),
-# with the variances *within* the two thirds (`.var()`). A result above 2 or so is more than noise.
-
+# **11. Which number cannot be?** A run of GRPO in float32, before its first update. (No solution is
+# printed.)
 
 # %%
-def largest_ratio_error(log_probs, old_log_probs, mask): ...  # (N, T) each -> one number
+from course.entered import check_answer, table
 
-
-check("largest_ratio_error", largest_ratio_error)
-
+MINE = 0  # your number, at a university the last digits of your student number
+table("impossible_number", MINE)
 
 # %%
-def explained_variance(values, returns, mask): ...  # (N, T) each -> one number
+check_answer("impossible_number", ..., MINE)
 
-
-check("explained_variance", explained_variance)
+# %% [markdown]
+# **A measurement** that helped with several cases. Run the cell as it is, and `check` prints the formula.
+# `rise_in_errors` compares the mean of a curve's last third with that of its first, as the doctor does,
+# so that a single odd step decides nothing. A third has `T // 3` values. The difference is divided by its
+# own standard error, the root of (Var first + Var last) / (T // 3), with the variances *within* the two
+# thirds (`.var()`). A result above 2 or so is more than noise.
 
 
 # %%
@@ -397,19 +441,9 @@ check("rise_in_errors", rise_in_errors)
 
 # %% [markdown]
 # <details>
-# <summary>Solutions</summary>
+# <summary>Solution</summary>
 #
 # ```python
-# def largest_ratio_error(log_probs, old_log_probs, mask):
-#     ratio = (log_probs - old_log_probs).exp()
-#     return (ratio - 1).abs()[mask].max()
-#
-#
-# def explained_variance(values, returns, mask):
-#     errors = (returns - values)[mask]
-#     return 1 - errors.var() / returns[mask].var()
-#
-#
 # def rise_in_errors(values):
 #     third = len(values) // 3
 #     first, last = values[:third], values[-third:]
@@ -423,6 +457,14 @@ check("rise_in_errors", rise_in_errors)
 # report, and asks.
 #
 # All rules: [doctor.py](../report/doctor.py), and [the FAQ](../docs/faq.md#the-doctor).
+#
+# ## To remember
+#
+# - Before a batch's first update the ratio is 1; at step 1 the KL is 0.
+# - First ask whether the code is right, then whether there is a signal, and only then whether the reward
+#   rises.
+# - Two numbers that should agree are worth more than one that looks good, and formulas are tested by
+#   hand, not by curves.
 #
 # Next: [18_from_a_gpt2_to_a_qwen](18_from_a_gpt2_to_a_qwen.ipynb). So far the models were small; there
 # the same engines train one that others have published.

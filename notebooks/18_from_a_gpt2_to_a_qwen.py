@@ -349,32 +349,20 @@ assert "llama" not in plots.source(grpo_engine).lower()
 # %% [markdown]
 # ## Exercises
 #
-# **1. `rms_norm`**, for rows of vectors.
-
-
-# %%
-def my_rms_norm(x, weight, eps):
-    """x (N, D), weight (D,), a number -> (N, D)."""
-    ...
-
-
-check("rms_norm", my_rms_norm)
-
-# %% [markdown]
-# **2. `rotary`.** Turn all pairs of a head, where $x_i$ is paired with $x_{i + d/2}$, as in published
-# Llamas (the paper pairs neighbours).
-
+# **1. What does an adapter train?** A Llama of your own, without biases, whose embedding has no adapter.
+# How many weights do the adapters of all its projections have together? (No solution is printed.)
 
 # %%
-def my_rotary(x, positions, base):
-    """x (S, d), positions (S,), a number -> (S, d)."""
-    ...
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("adapter_weights", MINE)
 
-check("rotary", my_rotary)
+# %%
+check_answer("adapter_weights", ..., MINE)
 
 # %% [markdown]
-# **3. `qk_norm`.** A row holds the queries of all heads, one behind the other. Normalise each head's
+# **2. `qk_norm`.** A row holds the queries of all heads, one behind the other. Normalise each head's
 # query by itself, with the same weights for all heads, as Qwen3 does before it turns them.
 
 
@@ -387,29 +375,19 @@ def my_qk_norm(x, heads, weight, eps):
 check("qk_norm", my_qk_norm)
 
 # %% [markdown]
-# **On paper.** 4. GPT-2's context ends at 1,024 tokens because its table of positions does. What ends a
+# **On paper.** 3. GPT-2's context ends at 1,024 tokens because its table of positions does. What ends a
 # Llama's?
 #
 # <details>
 # <summary>Solutions</summary>
 #
 # ```python
-# def my_rms_norm(x, weight, eps):
-#     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
-#
-# def my_rotary(x, positions, base):
-#     half = x.shape[1] // 2
-#     angle = positions[:, None] * base ** (-torch.arange(half) / half)
-#     cos, sin = angle.cos(), angle.sin()
-#     first, second = x[:, :half], x[:, half:]
-#     return torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
-#
 # def my_qk_norm(x, heads, weight, eps):
 #     each = x.view(len(x), heads, -1)
 #     return (each / (each.square().mean(-1, keepdim=True) + eps).sqrt() * weight).flatten(1)
 # ```
 #
-# 4\. Nothing in its weights: any position has an angle. But at distances beyond its training the slow
+# 3\. Nothing in its weights: any position has an angle. But at distances beyond its training the slow
 # pairs reach new angles, and the model gets worse. `context` says how far it was trained.
 #
 # </details>

@@ -4,6 +4,9 @@
 # **The question.** The policy that drew the answers is a few updates old. What does that do to the
 # gradient, and which correction helps?
 #
+# **After this page you can** weigh the answers of a sampler that is older or rounds, say where the bound
+# goes and what it costs, read an effective sample size, and say what no correction can mend.
+#
 # **Why.** Fast training samples on one set of machines and learns on another. The sampler's weights are
 # always older than the learner's, and often less precise. No error appears; the direction of the update
 # is wrong. In a world of 4,096 answers we can say how wrong, exactly.
@@ -28,7 +31,7 @@ except ModuleNotFoundError as error:
 
 # %%
 from course.claims import holds
-from course.exercises import check
+from course.entered import check_answer, table
 
 from data.worlds import reviews
 from gpt.generate import SamplingParams
@@ -289,13 +292,31 @@ holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thou
 # on sums, 0.749, but it harmed reviews, where it ended at 0.659, and it harms the run of section 6. So try
 # it second, and look at the effective share of your batches first.
 #
-# **Your turn.** The log-ratios of tokens are independent, with a deviation of 0.2 as above. From which
-# length on is the unbounded weight of the whole answer worth less than a tenth of the answers?
+# **Your turn.** The log-ratios of tokens are independent, with the deviation of the table. From which
+# length on is the unbounded weight of the whole answer worth less than that share of the answers?
 
 # %%
-my_length = None  # a whole number of tokens
+MINE = 0  # your number, at a university the last digits of your student number
+table("length_of_a_tenth", MINE)
 
-check("length_of_a_tenth", my_length)
+# %%
+check_answer("length_of_a_tenth", ..., MINE)
+
+# %% [markdown]
+# **And read this.** One answer of three tokens, and the weights of one correction of section 1. Which one
+# made them?
+#
+# - a: each token's weight, truncated at 2
+# - b: each token's weight, masked outside of 0.5 to 2
+# - c: the answer's weight, truncated at 2
+# - d: the answer's weight, masked outside of 0.5 to 2
+# - e: the geometric mean
+
+# %%
+table("which_weights", MINE)
+
+# %%
+check_answer("which_weights", ..., MINE)
 
 # %% [markdown]
 # **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? Answers that the policy has moved
@@ -366,6 +387,13 @@ holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run o
 #
 # `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
 # [archive.md](../docs/archive.md) has the measured runs: 240 policies, in two worlds that disagree.
+#
+# ## To remember
+#
+# - The weight of a whole answer is right and noisy, that of a token is biased and quiet: begin with the
+#   token's, truncated at 2.
+# - Unbounded weights of long answers leave almost nothing of the sample.
+# - A correction keeps the direction, but it cannot draw what an old sampler no longer draws.
 #
 # Next: [20_tools_and_turns](20_tools_and_turns.ipynb), in which not every token of an answer is the
 # policy's own.

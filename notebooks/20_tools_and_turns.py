@@ -4,6 +4,9 @@
 # **The question.** A policy calls a calculator, reads the answer and goes on. Which of these tokens may be
 # trained on, and how does the call get its credit?
 #
+# **After this page you can** mask the tokens that a tool has written, carry the credit of a call across
+# its answer, and find three bugs of agent loops that raise no error.
+#
 # **Why.** Agents are trained in this loop, and it breaks without an error: the curve rises a little less,
 # and nobody knows why. Below are three such bugs.
 #
@@ -278,8 +281,7 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "and the reward rises"
 #
 # ## Exercises
 #
-# A return that steps over the tool's tokens, and the GAE of section 3. (Of the second no solution is
-# printed: `check` decides.)
+# A return that steps over the tool's tokens:
 
 
 # %%
@@ -303,17 +305,29 @@ check("answered_returns", answered_returns)
 # ```
 #
 # </details>
-
+#
+# **Which tokens are trained?** An answer with one or two calls, whose letters have names. A call is `:`,
+# and the tool answers with as many letters as the table says. Enter the names of all tokens whose
+# log-probability is in the loss. (No solution is printed.)
 
 # %%
-def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages (N, T)
+from course.entered import check_answer, table
 
+MINE = 0  # your number, at a university the last digits of your student number
+table("tokens_in_the_loss", MINE)
 
-check("gae", my_gae)
+# %%
+check_answer("tokens_in_the_loss", ..., MINE)
 
 # %% [markdown]
 # How TRL, verl and others decide each of these questions:
 # [docs/archive.md](../docs/archive.md#tools-and-turns).
+#
+# ## To remember
+#
+# - Only what the policy draws is trained on; what a tool writes is read.
+# - A return steps over the tool's tokens and does not start anew at them.
+# - Keep the ids that were sampled: a text that is encoded again is another answer.
 #
 # Next: [21_which_would_you_have_believed](21_which_would_you_have_believed.ipynb), ten claims of recent
 # papers, and what became of them here. The map of all pages is [00_start_here](00_start_here.ipynb).

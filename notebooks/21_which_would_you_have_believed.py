@@ -4,6 +4,9 @@
 # **The question.** A paper says that its method needs a tenth of the samples, that two answers suffice,
 # that even random rewards work. What would you have to see in order to believe it?
 #
+# **After this page you can** write down a rule before a run, say from several seeds whether it held,
+# correct ten tests for luck, and tell "not seen" from "undecided".
+#
 # **Why.** Ten claims of 2025 and 2026 were turned into experiments of minutes. Each had its rule written
 # down before the first run, and a control whose answer is known to be no. You guess, then you see, and
 # one of the ten you run yourself, with all cases listed.
@@ -26,7 +29,7 @@ except ModuleNotFoundError as error:
 
 # %%
 from course.claims import holds
-from course.exercises import check
+from course.entered import check_answer, table
 
 from report.intervals import holm, t_interval, t_tails
 from rl.equations.advantages import group_advantages
@@ -253,34 +256,27 @@ holds(0.68 < clipped[-1, 0] < 0.7, "with the clip the likely answer ends near 0.
 #
 # ## Exercise
 #
-# The function that decides what a page with ten claims may say.
-
+# **Which claims stand?** Five claims were tested at once, and this is what came out for each alone. Which
+# of them stand at 5% after Holm's correction (section 2)? (No solution is printed.)
 
 # %%
-def my_holm(p): ...  # (m,) -> (m,)
+MINE = 0  # your number, at a university the last digits of your student number
+table("which_claims_stand", MINE)
 
-
-check("holm", my_holm)
+# %%
+check_answer("which_claims_stand", ..., MINE)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_holm(p):
-#     m, order = len(p), p.argsort()
-#     steps = (m - torch.arange(m)) * p[order]
-#     corrected = torch.empty_like(p)
-#     corrected[order] = steps.cummax(0).values.clamp(max=1.0)
-#     return corrected
-# ```
-#
-# </details>
-#
 # ## Yours
 #
-# `python -m studies.claims two_answers --again` runs one claim with new seeds, in minutes. All ten, with
+# `python -m studies claims two_answers --again` runs one claim with new seeds, in minutes. All ten, with
 # every number, their rules and what they cannot say: [docs/claims.md](../docs/claims.md). A claim of your
 # own is one file beside the others in `studies/claims`.
+#
+# ## To remember
+#
+# - State the effect, the least that counts and the control before the first run.
+# - Of ten empty claims one looks significant in four cases of ten, until the tests are corrected.
+# - *Undecided here* is a result: the seeds were too few, or the effect lies too near to the line.
 #
 # Next: [22_your_own](22_your_own.ipynb). Now find out something that nobody has told you.

@@ -4,6 +4,9 @@
 # **The question.** All these objectives: how different are they really? And how do you find out
 # whether one of your own is better?
 #
+# **After this page you can** compare objectives by the angles of their gradients, test an advantage, a
+# reward and an engine of your own against GRPO, and write a report that somebody else can check.
+#
 # This page computes every engine's gradient on one rollout and measures the angles between them, and
 # to the exact gradient. Then you write an advantage, a reward and an engine, and compare them with
 # GRPO. It ends with three open experiments and an exam on the whole course. You need
@@ -16,7 +19,6 @@ import itertools
 import torch
 from course import plots
 from course.claims import holds
-from course.exercises import check
 
 try:
     from rl.equations import advantages as adv
@@ -374,14 +376,30 @@ plots.difference(
 #
 # </details>
 #
-# **Before you start, choose a beta.** Under the reference the reward of an answer is distributed normally,
-# with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
-# ([05](05_what_a_kl_is.ipynb), section 7) go exactly 5 nats? Work it out, or list many answers and search.
+# **Before you start, choose a beta.** Under the reference the reward of an answer is distributed
+# normally, with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
+# ([05](05_what_a_kl_is.ipynb), section 7) go exactly as many nats as the table says? Work it out, or list
+# many answers and search.
 
 # %%
-my_beta = None  # a number
+from course.entered import check_answer, table
 
-check("beta_for_five_nats", my_beta)
+MINE = 0  # your number, at a university the last digits of your student number
+table("beta_for_some_nats", MINE)
+
+# %%
+check_answer("beta_for_some_nats", ..., MINE)
+
+# %% [markdown]
+# **And read a comparison.** Your engine and GRPO's from the same three starts, at the end. How wide is
+# the 95% interval of the difference, from its middle to one end? (Student's 97.5% point with two degrees
+# of freedom is 4.303.) Then say whether you have seen a difference.
+
+# %%
+table("half_width", MINE)
+
+# %%
+check_answer("half_width", ..., MINE)
 
 # %% [markdown]
 # ## 5. Exam
@@ -408,7 +426,8 @@ check("beta_for_five_nats", my_beta)
 #    [04](04_policy_gradients_and_baselines.ipynb), section 12
 # 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?
 #     [11](11_grpo_family.ipynb), section 2
-# 11. What must the loss of a micro-batch, or of a rank, be divided by? [07](07_grpo.ipynb), section 6
+# 11. What must the loss of a micro-batch, or of a rank, be divided by?
+#     [26](26_what_a_loss_is_divided_by.ipynb), sections 2 and 4
 # 12. Before the first update: which quantities are exactly 1, and which exactly 0?
 #     [07](07_grpo.ipynb), section 4
 # 13. A sampler uses top-p. Why are the policy's own probabilities then wrong for what it draws?
@@ -423,5 +442,12 @@ check("beta_for_five_nats", my_beta)
 # Stiennon et al. 2020 ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), Huang et al. 2024 on the
 # details of PPO ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)), DeepSeek-R1
 # ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)).
+#
+# ## To remember
+#
+# - Enumerate before you train: an angle takes a second, a run takes minutes.
+# - Of two engines compare pairs of runs with the same starts, and believe the interval of their
+#   difference.
+# - One change, a guess from before the run, and every seed in the figure.
 #
 # Next: your own question. The map of all pages is [00_start_here](00_start_here.ipynb).

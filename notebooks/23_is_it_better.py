@@ -32,7 +32,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
-from course.entered import check_answer, comparisons, table
+from course.entered import check_answer, table
+from course.recorded import comparisons
 
 from report.intervals import holm
 from reward_model import agreement

@@ -362,9 +362,9 @@ print("positions", positions.tolist())
 holds(leak > 0.1, "without the blocks the second text sees the first")
 
 # %% [markdown]
-# Two more things to divide: the loss by *tokens of answers* or by *texts* (page [07](07_grpo.ipynb),
-# section 6), and nothing at the border, where the last token of one text would predict the first of the
-# next. This repository pads and does not pack.
+# Two more things to divide: the loss by *tokens of answers* or by *texts* (page
+# [26](26_what_a_loss_is_divided_by.ipynb)), and nothing at the border, where the last token of one text
+# would predict the first of the next. This repository pads and does not pack.
 #
 # **Double BOS.** A chat template often writes the begin-of-text token into the text, and the tokenizer
 # adds another one. Nothing fails; the model reads a start that it has never seen. Print the first ten ids

@@ -29,7 +29,7 @@ import torch
 try:
     from course import plots
     from course.claims import holds
-    from course.exercises import check
+    from course.entered import check_answer, table
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
@@ -301,19 +301,32 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 # ```
 # python scripts/smollm2.py --out runs/smollm2
 # python -m rl.grpo_engine --data instructions --model runs/smollm2
-# python -m studies.real_model
+# python -m studies real_model
 # ```
 #
 # ## Exercises
 #
-# **1. What a judge's verdicts say.** A judge is right about 80% of pairs, whichever answer is the better
-# one. It prefers the new model's answer to 56% of the prompts. On what share of the prompts is it really
-# better?
+# **1. What a judge's verdicts say.** A judge is right about a share of pairs, whichever answer is the
+# better one, and it prefers the new model's answer to a share of the prompts. On what share of the
+# prompts is it really better?
 
 # %%
-my_share = None  # a number from 0 to 1
+MINE = 0  # your number, at a university the last digits of your student number
+table("true_share", MINE)
 
-check("true_share", my_share)
+# %%
+check_answer("true_share", ..., MINE)
+
+# %% [markdown]
+# **2. Judge four recorded runs.** Four policies of section 4 and their start, without names. One was paid
+# by a mean of token scores and had neither a price for being cut off nor a limit. Which one? (No solution
+# is printed.)
+
+# %%
+table("no_price_for_the_end", MINE)
+
+# %%
+check_answer("no_price_for_the_end", ..., MINE)
 
 # %% [markdown]
 # ## To remember

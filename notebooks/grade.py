@@ -99,9 +99,9 @@ def collect(job: dict[str, Any]) -> dict[str, Any]:
                 exec(compile(cell, f"cell {number}", "exec"), space)
             except (Exception, SystemExit) as error:
                 stopped.append(f"code cell {number}: {type(error).__name__}: {error}")
-        for name in {*exercises.EXERCISES, *entered.QUESTIONS} - set(found):
+        for name in {*exercises.EXERCISES, *entered.names()} - set(found):
             mine = space.get(f"my_{name}", space.get(name) if job["by_name"] else None)
-            if mine is not None and name in entered.QUESTIONS:
+            if mine is not None and name in entered.names():
                 of_answer(name, mine, job["number"] or 0)
             elif callable(mine):
                 of_function(name, mine)
@@ -177,7 +177,7 @@ def of_json(path: Path, number: int | None) -> dict[str, Any]:
         answers, mine = dict(given["answers"]), int(given.get("number", 0))
     except (OSError, ValueError, KeyError, TypeError):
         raise GradeError(f'{path} must hold {{"number": 7, "answers": {{name: answer}}}}') from None
-    unknown = sorted(set(answers) - set(entered.QUESTIONS))
+    unknown = sorted(set(answers) - set(entered.names()))
     if unknown:
         raise GradeError(f"{path} answers questions that there are not: {', '.join(unknown)}")
     found = {name: said_of_answer(name, answers[name], mine, number) for name in answers}

@@ -3,13 +3,14 @@
     python notebooks/hand_out.py --seed 4711 --students 40 --out FOLDER
 
 writes
-    FOLDER/students/NN_topic.ipynb     every page with exercises, without its folded solutions
+    FOLDER/students/repository         a copy without history, in which pages have no folded solutions and
+                                       entered questions are sealed (course/entered.py says what that is)
     FOLDER/teacher/solutions/NN.py     right functions, readable; `grade.py` gives all points
     FOLDER/teacher/entered.csv         right answers to entered questions, for numbers up to --students
     FOLDER/teacher/hidden.json         the hidden random batches of this seed and what is right on them
 
 and with --bug drawn, or --bug NAME of scripts/planted_bugs.txt,
-    FOLDER/students/repository         a copy with that bug, without history and the tests that notice
+    FOLDER/students/with_a_bug         a copy with that bug, without history and the tests that notice
     FOLDER/teacher/bug.txt             what it is
 
 `grade.py --seed 4711` draws the same hidden batches from the seed; hidden.json is for other graders.
@@ -23,6 +24,7 @@ import inspect
 import json
 import random
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +37,10 @@ sys.path.append(str(FOLDER.parent / "scripts"))
 
 IMPORTS = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 FOLDED = re.compile(r"<details>\s*<summary>Solutions?</summary>.*?</details>\n?", re.DOTALL)
+FOLDED_SOURCE = re.compile(
+    r"^# <details>\n# <summary>Solutions?</summary>.*?^# </details>\n", re.DOTALL | re.MULTILINE
+)
+NOT_FOR_STUDENTS = ("notebooks/course/questions", "notebooks/teaching", "tests/test_questions.py")
 
 
 def without_solutions(page: Path) -> dict[str, Any]:
@@ -88,26 +94,39 @@ def hidden(name: str, seed: int) -> list[dict[str, Any]]:
     ]
 
 
+def for_students(copy: Path, students: int) -> None:
+    """Turn a copy of the repository into what students get: no folded solution, and sealed questions."""
+    from course import entered
+
+    for path in map(copy.joinpath, NOT_FOR_STUDENTS):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    for page in sorted((copy / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        stripped = json.dumps(without_solutions(page), indent=1, ensure_ascii=False)
+        page.write_text(stripped + "\n", encoding="utf-8")
+        source = page.with_suffix(".py")
+        text = FOLDED_SOURCE.sub("", source.read_text(encoding="utf-8"))
+        source.write_text(text, encoding="utf-8")
+    sealed = copy / "notebooks" / "course" / entered.SEALED.name
+    sealed.write_text(entered.seal(students), encoding="utf-8")
+
+
 def hand_out(seed: int, students: int, out: Path) -> None:
     """Write all four."""
-    from course import exercises
+    import mutation_check
     from course.entered import QUESTIONS, right_answer
     from course.exercises import names
 
-    pages, drawer = out / "students", out / "teacher" / "solutions"
-    pages.mkdir(parents=True, exist_ok=True)
+    drawer = out / "teacher" / "solutions"
     drawer.mkdir(parents=True, exist_ok=True)
-    for page in sorted(FOLDER.glob("[0-9][0-9]_*.ipynb")):
-        asked = asked_by(page.stem)
-        if not asked:
-            continue
-        stripped = json.dumps(without_solutions(page), indent=1, ensure_ascii=False)
-        (pages / page.name).write_text(stripped + "\n", encoding="utf-8")
-        entered = {*QUESTIONS, *exercises.QUESTIONS}
-        functions = [solution(name) for name in asked if name not in entered]
+    for_students(mutation_check.repository_copy(out / "students" / "repository"), students)
+    for page in sorted(FOLDER.glob("[0-9][0-9]_*.py")):
+        functions = [solution(name) for name in asked_by(page.stem) if name not in QUESTIONS]
         if functions:
             text = "\n\n".join([IMPORTS, *functions])
-            (drawer / f"{page.stem}.py").write_text(text, encoding="utf-8")
+            (drawer / page.name).write_text(text, encoding="utf-8")
     with open(out / "teacher" / "entered.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["number", *QUESTIONS])
@@ -134,7 +153,7 @@ def with_a_bug(name: str, seed: int, out: Path) -> None:
         name = random.Random(seed).choice(sorted(simple))
     if name not in bugs:
         sys.exit(f"error: there is no planted bug {name}: see {mutation_check.BUGS}")
-    copy = out / "students" / "repository"
+    copy = out / "students" / "with_a_bug"
     mutation_check.repository_copy(copy)
     for path, text in texts[name].items():
         (copy / path).write_text(text, encoding="utf-8")

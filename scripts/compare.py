@@ -20,12 +20,13 @@ from pathlib import Path
 from data.sources import DIGITS
 from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
-from harness.files import display_path, save_figure, write_text
+from harness.files import display_path, write_text
 from harness.flags import AtLeastTwo
 from harness.paths import RUNS
 from report.doctor import Run, read_run
 from report.intervals import group_table
-from report.style import SERIES, styled
+from report.style import SERIES
+from studies.pages import drawing
 from studies.runner import Job, code_of, is_done, note_other_code, run_job
 
 SHARED = ("data", "preset", "model")  # what must be one for all, where an engine has the flag
@@ -56,12 +57,9 @@ def name_of(engine: str) -> str:
 
 def plot(runs: dict[str, list[Run]], path: Path) -> None:
     """A panel a number that is logged, with a line a seed."""
-    from matplotlib.figure import Figure
-
     every = [run for group in runs.values() for run in group]
     keys = [key for key in PLOTTED if all(any(key in row for row in run.rows) for run in every)]
-    with styled():
-        figure = Figure(figsize=(max(4 * len(keys), 5), 3.8))
+    with drawing(path, max(4 * len(keys), 5), 3.8) as figure:
         axes = figure.subplots(1, len(keys), squeeze=False)[0]
         looks = list(zip(SERIES, ("-", "--", "-.", ":", "-", "--"), strict=True))
         for axis, key in zip(axes, keys, strict=True):
@@ -74,7 +72,6 @@ def plot(runs: dict[str, list[Run]], path: Path) -> None:
             axis.set(xlabel="step", ylabel=key)
         figure.suptitle("Every line is the run of one seed", x=0.01, ha="left", fontsize=11)
         axes[0].legend()
-        save_figure(figure, path)
 
 
 def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from harness.files import read_json, write_text
 from harness.paths import REPOSITORY
 from rl.run.engine import every_engine
-from studies import real_model as steered
+from studies.__main__ import study_of
 from studies.pages import TEST, UNSEEN, average, column, markdown, rounded, spread, summary
 
 FIRST = (  # of the engines
@@ -27,7 +27,6 @@ FIRST = (  # of the engines
 )
 DOCS = REPOSITORY / "docs"
 SEEDS = DOCS / "demo_seeds.json"
-RECORDINGS = REPOSITORY / "notebooks" / "course" / "recordings"
 
 
 # --- the demo's seeds -----------------------------------------------------------------------------
@@ -114,23 +113,25 @@ def engines() -> list[str]:
     return markdown(["engine", "what is new in it", "what to watch", "paper", "page"], rows)
 
 
-AFTER = "**After this page you can** "  # what a page may say of itself in a paragraph
+AFTER = "**After this page you can** "  # what every page says of itself in a paragraph
+READ_AFTER = {"25": "18", "26": "07"}  # a page with a later number that belongs behind another one
 
 
 def course() -> list[str]:
-    """What each page of the course enables, or else its title, and its exercises."""
-    rows, exercises = [], 0
-    for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
+    """What each page of the course enables, and its exercises, in the order of reading."""
+    rows, exercises, pages = [], 0, (REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")
+    for page in sorted(pages, key=lambda p: (READ_AFTER.get(p.name[:2], p.name[:2]), p.name)):
         source = page.read_text(encoding="utf-8")
         parts = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)*)", source, re.MULTILINE)
         paragraphs = re.sub(r"^# ?", "", "".join(parts), flags=re.MULTILINE).split("\n\n")
-        said = next((each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER)), "")
-        topic = " ".join((said or re.sub(r"^# (\d+\. )?", "", paragraphs[0])).split())
+        title = re.sub(r"^# (\d+\. )?", "", paragraphs[0])
+        said = next(each.removeprefix(AFTER) for each in paragraphs if each.startswith(AFTER))
         asked = len(re.findall(r"^check(?:_answer)?\(", source, re.MULTILINE))
-        rows.append([f"[{page.name[:2]}]({page.stem}.ipynb)", topic, str(asked or "")])
+        link = f"[{page.name[:2]} {title}]({page.stem}.ipynb)"
+        rows.append([link, " ".join(said.split()), str(asked or "")])
         exercises += asked
     rows.append(["all", "", str(exercises)])
-    return markdown(["page", "what it is about, or what you can do after it", "exercises"], rows)
+    return markdown(["page", "after it you can", "exercises"], rows)
 
 
 # --- what was measured ----------------------------------------------------------------------------
@@ -210,14 +211,9 @@ def benchmarks_in_short() -> list[str]:
 
 def study(name: str, table: str) -> list[str]:
     """A table of a study of this name, from the numbers that are kept of it."""
-    module = importlib.import_module(f"studies.{name}.__main__")
-    lines: list[str] = module.tables(read_json(DOCS / f"{name}.json"))[table]
-    return lines
-
-
-def real_model() -> list[str]:
-    """Of docs/real_model.md, as page 25 of the course has it."""
-    return steered.table(read_json(RECORDINGS / "real_model.json"))
+    kept = study_of(name)
+    assert kept.recorded is not None
+    return [*kept.tables(read_json(kept.recorded))[table]]
 
 
 def part_of(table: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> list[str]:

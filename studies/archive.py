@@ -1,6 +1,6 @@
 """Figures of docs/archive.md, whose runs are gone: drawn from the numbers that were recorded.
 
-`python -m studies.figures` draws them, beside all other figures of recorded numbers.
+`python -m studies figures` draws them, beside all other figures of recorded numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.files import save_figure
-from report.style import COLOURS, SERIES, styled
+from harness.files import read_object
+from report.style import COLOURS, SERIES
 from studies.overoptimisation.figures import (
     GOLD,
     OTHER,
@@ -21,8 +21,8 @@ from studies.overoptimisation.figures import (
     median_curve,
     panels,
 )
+from studies.pages import Numbers, drawing
 
-Numbers = Mapping[str, Any]
 WORLDS = {"reviews": ("gold reward", "kl_2"), "sums": ("exact match", "kl_1")}  # what, equal KL
 CURVES = {
     "reviews": "On reviews every engine climbs GRPO's curve; they differ in how far they go",
@@ -39,12 +39,18 @@ LAGS = ("16", "64")  # optimizer steps
 HALF = {"reviews": 0.015, "sums": 0.055}  # of a 95% interval, as the page says
 
 
+def draw(docs: Path, out: Path) -> None:
+    """All of them, from what stands in docs."""
+    numbers = read_object(docs / "overoptimisation.json")
+    draw_budget(numbers, out)
+    draw_curves(numbers, out)
+    draw_off_policy((docs / "archive.md").read_text(encoding="utf-8"), out)
+    draw_preferences(read_object(docs / "preferences_48_tokens.json"), out)
+
+
 def draw_budget(numbers: Numbers, docs: Path) -> None:
     """Every engine's difference to GRPO: a dot a start, a bar their mean, a star where significant."""
-    from matplotlib.figure import Figure
-
-    with styled():
-        figure = Figure(figsize=(WIDTH, 7.4))
+    with drawing(docs / "study_budget.png", WIDTH, 7.4) as figure:
         title = "PPO leads GRPO from every start at equal tokens; only one engine passes the test"
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
         axes = figure.subplots(2, 2, sharex="row", sharey="row")
@@ -64,7 +70,6 @@ def draw_budget(numbers: Numbers, docs: Path) -> None:
                 axis.set_title(f"{world}, {told}", fontsize=10)
                 axis.set_xlabel(f"{what}, less GRPO's", fontsize=9.5)
             row[0].invert_yaxis()
-        save_figure(figure, docs / "study_budget.png")
 
 
 def draw_difference(axis: Any, place: int, difference: Mapping[str, Any]) -> None:
@@ -84,17 +89,14 @@ def draw_curves(numbers: Numbers, docs: Path) -> None:
         runs: dict[str, list[Any]] = {}
         for run in numbers["budget"][world]["runs"]:
             runs.setdefault(run["engine"], []).append(run)
-        with styled():
-            figure, axes = panels(len(runs) - 1, 4, 1.8, title)
-            others = [engine for engine in runs if engine != "grpo"]
+        others = [engine for engine in runs if engine != "grpo"]
+        with panels(docs / f"study_budget_{world}.png", len(others), 4, 1.8, title) as axes:
             for place, (axis, engine) in enumerate(zip(axes, others, strict=True)):
                 axis.plot(*median_curve(runs[engine]), label="the engine", **GOLD)
                 axis.plot(*median_curve(runs["grpo"]), label="GRPO", **OTHER)
                 axis.set_title(engine, fontsize=9.5)
                 if place % 4 == 0:
                     axis.set_ylabel(WORLDS[world][0], fontsize=9.5)
-            legend_below(figure, axes)
-            save_figure(figure, docs / f"study_budget_{world}.png")
 
 
 def off_policy_table(page: str) -> dict[str, dict[str, tuple[float, bool]]]:
@@ -111,16 +113,13 @@ def off_policy_table(page: str) -> dict[str, dict[str, tuple[float, bool]]]:
 
 def draw_off_policy(page: str, docs: Path) -> None:
     """Gold by correction at both lags; the lines are the runs without a correction."""
-    from matplotlib.figure import Figure
-
     table = off_policy_table(page)
     names = [name for name in CORRECTIONS if name in table]
     titles = {
         "reviews": "Reviews: weights of whole answers\ndo harm, those of tokens do not",
         "sums": "Sums: every correction prevents\na part of the collapse",
     }
-    with styled():
-        figure = Figure(figsize=(WIDTH, 3.9))
+    with drawing(docs / "off_policy.png", WIDTH, 3.9) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         for axis, world in zip(axes, WORLDS, strict=True):
             for lag, colour, mark, shift in zip(
@@ -139,7 +138,6 @@ def draw_off_policy(page: str, docs: Path) -> None:
             axis.set_title(titles[world], fontsize=10)
         axes[0].invert_yaxis()
         legend_below(figure, axes)
-        save_figure(figure, docs / "off_policy.png")
 
 
 # The policies of the recording with 48 tokens that are named, and their colours.
@@ -154,10 +152,7 @@ LEGEND = {
 
 def draw_preferences(numbers: Numbers, docs: Path) -> None:
     """A point for each trained policy: does the judge like it, and do its answers end?"""
-    from matplotlib.figure import Figure
-
-    with styled():
-        figure = Figure(figsize=(5, 4.2))
+    with drawing(docs / "preferences_48_tokens.png", 5, 4.2) as figure:
         axis = figure.subplots()
         for name, points in numbers["policies"].items():
             folder, last = re.sub(r"-\d+$", "", name), points[-1]
@@ -171,4 +166,3 @@ def draw_preferences(numbers: Numbers, docs: Path) -> None:
         axis.set(xlabel="share of its answers that end", ylabel="preferred by the unseen judge")
         axis.set(xlim=(-0.03, 1.03), ylim=(0.2, 0.85))
         axis.set_title("The judge prefers policies whose answers end")
-        save_figure(figure, docs / "preferences_48_tokens.png")

@@ -1,30 +1,24 @@
 """Every engine from one shared start, over several seeds, beside what needs no RL.
 
-    python -m studies.engines                                  all four studies, seeds 0, 1, 2
-    python -m studies.engines --studies reviews --runs ppo rloo --seeds 1
-    python -m studies.engines --studies sums --jobs 2          two runs at a time, the threads shared out
+    python -m studies engines reviews --only /ppo- /rloo- --seeds 1
 
-Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
+Four parts: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
 from a teacher; `pairs`, PG-GRPO's weights and kinds of pairs beside
 GRPO and DPO. The start of a world (a base model; for reviews also a reward model, a fine-tuned policy
 and a teacher) is trained once, so the seeds vary the last stage alone. Each run
-is a script of this project with its default flags but for those in RECIPES. What is finished is kept:
-an interrupted study goes on where it was. Writes runs/study/: a folder per world with its runs, and
-STUDY.json, STUDY.md and STUDY.png. Test prompts are answered once, after all training; nothing is
-chosen by them.
+is a script of this project with its default flags but for those in RECIPES. Test prompts are answered
+once, after all training; nothing is chosen by them.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
-
-import torch
 
 from data.sources import world_source
 from data.worlds import reviews, sums
@@ -35,12 +29,10 @@ from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_jsonl, save_figure, write_json, write_text
+from harness.files import read_jsonl
 from harness.flags import AtLeastOne
-from harness.paths import RUNS
-from report.style import COLOURS, SERIES, styled
+from report.style import COLOURS, SERIES
 from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.model import RewardModelReward
@@ -48,8 +40,8 @@ from rl.rewards.reward import RewardFn, components, open_rule
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import Evaluation, evaluate, win_rate
 from studies.best_of import best_of_n
-from studies.pages import markdown, spread
-from studies.runner import Job, StudyFlags, finished, go, once, read_record
+from studies.pages import Numbers, drawing, markdown, spread
+from studies.runner import Job, Study, StudyFlags, once, read_record
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
 BEST_OF = 8
@@ -107,7 +99,7 @@ STUDENTS = {  # that learn from a teacher
     "kd_ppo_text_0": Recipe(KD_PPO, dict(pretraining_coef=0)),
     "kd_ppo_bonus_1": Recipe(KD_PPO, dict(pt_mode="reward_bonus", pretraining_coef=1)),
 }
-PAIRS = {  # that learn from pairs
+PREFERRED = {  # that learn from pairs
     "dpo": Recipe("rl.dpo_engine"),
     "dpo_long": Recipe("rl.dpo_engine", dict(steps=600)),
     **{
@@ -119,11 +111,11 @@ PAIRS = {  # that learn from pairs
     },
 }
 UNLIMITED = ("rl.dpo_engine", "rl.grpo_single_model_engine")  # no limit of the KL by default
-RECIPES = ENGINES | OF_SUMS | OF_REVIEWS | STUDENTS | PAIRS
+RECIPES = ENGINES | OF_SUMS | OF_REVIEWS | STUDENTS | PREFERRED
 
 
 @dataclass(frozen=True)
-class Study:
+class Part:
     """Runs of one world in one table."""
 
     world: Literal["reviews", "sums"]
@@ -140,11 +132,11 @@ LAST_COLUMNS = (
     ("CPU seconds", "seconds", 0),
 )
 GOLD = (("gold reward", "gold", 3), ("win rate", "win_rate", 3))
-STUDIES = {
-    "reviews": Study(
+PARTS = {
+    "reviews": Part(
         "reviews", (*ENGINES, *OF_REVIEWS), (*GOLD, *LAST_COLUMNS), best_of=True
     ),
-    "sums": Study(
+    "sums": Part(
         "sums",
         (*ENGINES, *OF_SUMS),
         (
@@ -153,7 +145,7 @@ STUDIES = {
         ),
         best_of=True,
     ),
-    "distillation": Study(
+    "distillation": Part(
         "reviews",
         tuple(STUDENTS),
         (
@@ -164,53 +156,44 @@ STUDIES = {
         teacher=True,
         distance=("reverse_kl_full", "KL to the teacher (nats per response)"),
     ),
-    "pairs": Study("reviews", ("grpo", *PAIRS), (*GOLD, *LAST_COLUMNS)),
+    "pairs": Part("reviews", ("grpo", *PREFERRED), (*GOLD, *LAST_COLUMNS)),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyConfig(StudyFlags):
+class EnginesConfig(StudyFlags):
     """Runs x seeds from one start per world."""
 
-    studies: tuple[Literal["reviews", "sums", "distillation", "pairs"], ...] = (
-        "reviews", "sums", "distillation", "pairs",
-    )  # fmt: skip
-    """Which tables."""
-    runs: tuple[str, ...] = tuple(RECIPES)
-    """Names of runs; a wrong one is answered with the list. Each study takes those that are its own."""
     prompts: AtLeastOne = 1024
     """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
-    out: Path = RUNS / "study"
-    """Folder of the study."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unknown = [name for name in self.runs if name not in RECIPES]
-        if unknown:
-            raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
+    @property
+    def short(self) -> dict[str, Any]:
+        """What is added to a base model and to a run."""
+        return {"steps": 10} if self.quick else {}
 
 
 # --- training: every job is a command of its own --------------------------------------------------
 
 
-def start_jobs(study: Study, folder: Path, device: str) -> Iterator[Job]:
+def start_jobs(config: EnginesConfig, part: Part, folder: Path) -> Iterator[Job]:
     """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
-    world = study.world
+    world = part.world
 
     def job(name: str, module: str, *needs: str, preset: str = "tiny", **flags: object) -> Job:
-        arguments = dict(preset=preset, device=device) | flags
+        arguments = dict(preset=preset, device=config.device) | flags
         return Job(f"{world}/{name}", module, arguments, tuple(f"{world}/{n}" for n in needs))
 
     base, judge = folder / "pretraining", folder / "reward_model"
-    yield job("pretraining", "gpt.pretraining", data=world)
+    yield job("pretraining", "gpt.pretraining", data=world, **config.short)
     if world == "reviews":
         train = "reward_model.reward_model_training"
         yield job("reward_model", train, "pretraining", model=base, pairs=160_000)
         pairs = judge / "pairs.jsonl"
         yield job("finetuning", "gpt.finetuning", "reward_model", model=base, pairs=pairs)
-    if study.teacher:
+    if part.teacher:
         larger = "teacher_pretraining"
         yield job(larger, "gpt.pretraining", preset="teacher", data=world)
         yield job(
@@ -219,35 +202,33 @@ def start_jobs(study: Study, folder: Path, device: str) -> Iterator[Job]:
         )  # fmt: skip
 
 
-def flags_of(study: Study, name: str, folder: Path) -> dict[str, Any]:
+def flags_of(part: Part, name: str, folder: Path) -> dict[str, Any]:
     """What a run is started with, but for its seed and device."""
     recipe = RECIPES[name]
-    flags: dict[str, Any] = dict(data=study.world, test_prompts=0, model=folder / "pretraining")
-    learned = study.world == "reviews" and not study.teacher
+    flags: dict[str, Any] = dict(data=part.world, test_prompts=0, model=folder / "pretraining")
+    learned = part.world == "reviews" and not part.teacher
     if learned and recipe.module not in UNLIMITED:
         flags["stop_kl"] = 8.0  # in all recorded tables
     flags |= recipe.flags
-    if study.teacher:
+    if part.teacher:
         return flags | dict(teacher=folder / "teacher")
-    return flags | (dict(reward_model=folder / "reward_model") if study.world == "reviews" else {})
+    return flags | (dict(reward_model=folder / "reward_model") if part.world == "reviews" else {})
 
 
-def plan(config: StudyConfig) -> dict[str, Job]:
-    """Every start and run; what two studies share is there once."""
+def plan(config: EnginesConfig) -> dict[str, Job]:
+    """Every start and run; what two parts share is there once."""
     listed: dict[str, Job] = {}
-    for part in config.studies:
-        study = STUDIES[part]
-        folder = config.out.resolve() / study.world
-        starts = list(start_jobs(study, folder, config.device))
+    for title, part in PARTS.items():
+        folder = config.out / part.world
+        starts = list(start_jobs(config, part, folder))
         runs = [
             Job(
-                f"{study.world}/{name}-{seed}", RECIPES[name].module,
-                flags_of(study, name, folder) | dict(seed=seed, device=config.device),
-                tuple(start.name for start in starts), frozenset([part]),
+                f"{part.world}/{name}-{seed}", RECIPES[name].module,
+                flags_of(part, name, folder) | dict(seed=seed, device=config.device) | config.short,
+                tuple(start.name for start in starts), frozenset([title]),
             )
             for seed in range(config.seeds)
-            for name in study.runs
-            if name in config.runs
+            for name in part.runs
         ]  # fmt: skip
         for job in [*starts, *runs]:
             known = listed.get(job.name, job)
@@ -260,9 +241,9 @@ def plan(config: StudyConfig) -> dict[str, Job]:
 
 @dataclass(frozen=True)
 class Judge:
-    """What the policies of one study are measured with."""
+    """What the policies of one part are measured with."""
 
-    study: Study
+    part: Part
     base: GPT
     tokenizer: Tokenizer
     reward: RewardFn
@@ -271,7 +252,7 @@ class Judge:
 
     @property
     def params(self) -> SamplingParams:
-        return SamplingParams(max_new_tokens=LONGEST[self.study.world])
+        return SamplingParams(max_new_tokens=LONGEST[self.part.world])
 
     def answers(self, policy: GPT, *, greedy: bool = False) -> Evaluation:
         """One answer per prompt, with the same random numbers for every policy."""
@@ -294,9 +275,9 @@ class Judge:
             "greedy": float(greedy.gold.mean()),
             "win_rate": win_rate(sampled.gold, start.gold),
         }
-        if self.study.teacher:
+        if self.part.teacher:
             text = open_corpus(
-                self.study.world, self.tokenizer, batch_size=64, seed=0,
+                self.part.world, self.tokenizer, batch_size=64, seed=0,
                 context=policy.config.context,
             )  # fmt: skip
             numbers["perplexity"] = math.exp(held_out_loss(policy, text.held_out_batches()))
@@ -306,48 +287,49 @@ class Judge:
         return numbers
 
 
-def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
+def open_judge(config: EnginesConfig, part: Part, folder: Path) -> Judge:
     """The base model, the rewards and the prompts of the comparison."""
     device = open_device(config.device)
     base, tokenizer = load_gpt(folder / "pretraining", device)
-    gold = open_rule(world_source(study.world), study.world, {}, needed=False)
+    gold = open_rule(world_source(part.world), part.world, {}, needed=False)
     assert gold is not None
     reward: RewardFn = gold
-    if study.teacher:
+    if part.teacher:
         teacher = open_teacher(str(folder / "teacher"), tokenizer, device)
         reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
-    elif study.world == "reviews":
+    elif part.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
     prompts = reviews.prompts("test")[: config.prompts]
-    if study.world == "sums":
+    if part.world == "sums":
         prompts = sums.prompts("test", config.prompts)
-    return Judge(study, base, tokenizer, reward, gold, prompts)
+    return Judge(part, base, tokenizer, reward, gold, prompts)
 
 
-Measured = dict[str, list[dict[str, Any]]]  # a list per run or baseline, one of each seed
+Measured = dict[str, list[dict[str, Any]]]  # by run or baseline, one of each seed
 
 
-def compare(config: StudyConfig, study: Study, folder: Path, done: set[str]) -> Measured:
+def compare(config: EnginesConfig, part: Part, done: Container[str]) -> Measured:
     """The measurements of the baselines, and of every run that is done."""
-    judge = open_judge(config, study, folder)
+    folder = config.out / part.world
+    judge = open_judge(config, part, folder)
     results: Measured = {"base model": [judge.measure(judge.base)]}
     teacher = components(judge.reward).teacher
     if teacher is not None:
         results["teacher"] = [judge.measure(teacher)]
-    if study.best_of:
+    if part.best_of:
         best_reward, best_gold = best_of_n(
             judge.base, judge.tokenizer, judge.prompts, judge.params, judge.reward, BEST_OF,
             gold=judge.gold,
         )  # fmt: skip
         label = f"best of {BEST_OF} by the {judge.reward.name}"
         results[label] = [{"gold": float(best_gold.mean()), "reward": float(best_reward.mean())}]
-    if study.world == "reviews" and not study.teacher:
+    if part.world == "reviews" and not part.teacher:
         tuned, _ = load_gpt(folder / "finetuning", judge.base.device)
         results["fine-tuned on preferred answers"] = [judge.measure(tuned)]
-    for name in study.runs:
+    for name in part.runs:
         for seed in range(config.seeds):
             run = folder / f"{name}-{seed}"
-            if f"{study.world}/{run.name}" in done:
+            if f"{part.world}/{run.name}" in done:
                 numbers = measured_once(config, judge, run)
                 numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
                 numbers |= {"seconds": read_record(run)["cpu"]}
@@ -356,20 +338,20 @@ def compare(config: StudyConfig, study: Study, folder: Path, done: set[str]) -> 
     return results
 
 
-def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, Any]:
+def measured_once(config: EnginesConfig, judge: Judge, run: Path) -> dict[str, Any]:
     """The measurements of a run's policy, taken from a file where they stand already."""
-    by = "-by-teacher" if judge.study.teacher else ""
+    by = "-by-teacher" if judge.part.teacher else ""
     path = run / f"measured-{config.prompts}{by}.json"
     return dict(once(path, lambda: judge.measure(load_gpt(run, judge.base.device)[0])))
 
 
-def table(study: Study, results: Measured) -> str:
-    """The table for a README: "mean (lowest to highest)" over the seeds."""
+def table(part: Part, results: Measured) -> list[str]:
+    """ "mean (lowest to highest)" over the seeds."""
     rows = [
-        [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in study.columns)]
+        [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in part.columns)]
         for name, own in results.items()
     ]
-    return "\n".join(markdown(["", *(title for title, _, _ in study.columns)], rows)) + "\n"
+    return markdown(["", *(title for title, _, _ in part.columns)], rows)
 
 
 def mean_curve(folders: Sequence[Path], keys: Sequence[str]) -> list[list[float]]:
@@ -386,25 +368,45 @@ def smoothed(values: Sequence[float]) -> list[float]:
     return [(a + b) / 2 for a, b in zip([*values[:1], *values], values, strict=False)]
 
 
-def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
-    """Gold against the distance, the mean of the seeds, beside GRPO's; and every seed's final number."""
-    from matplotlib.figure import Figure
+def collect(config: EnginesConfig, done: Mapping[str, Job]) -> dict[str, Any]:
+    """Of each part its measurements, and by run the mean curve of gold by distance."""
+    found = {}
+    there = {part for job in done.values() for part in job.parts}.intersection(config.parts)
+    for title, part in PARTS.items():
+        if title in there:
+            results, curves = compare(config, part, done), {}
+            for name in [name for name in results if name in RECIPES]:
+                runs = [config.out / part.world / f"{name}-{row['seed']}" for row in results[name]]
+                keys = f"validation/{part.distance[0]}", "validation/gold"
+                curves[name] = mean_curve(runs, keys)
+            found[title] = {"results": results, "curves": curves}
+    return found
 
-    label = "exact match" if study.world == "sums" else "gold reward"
-    runs = [name for name in results if name in RECIPES]
+
+def tables(numbers: Numbers) -> dict[str, list[str]]:
+    return {title: table(PARTS[title], found["results"]) for title, found in numbers.items()}
+
+
+def draw(numbers: Numbers, folder: Path) -> None:
+    for title, found in numbers.items():
+        plot(PARTS[title], **found, path=folder / f"{title}.png")
+
+
+def plot(part: Part, results: Measured, curves: Mapping[str, Any], path: Path) -> None:
+    """Gold against the distance, the mean of the seeds, beside GRPO's; and every seed's final number."""
+    label = "exact match" if part.world == "sums" else "gold reward"
+    runs = [name for name in results if name in curves]
     ordered = sorted(results, key=lambda name: statistics.mean(r["gold"] for r in results[name]))
-    with styled():
-        figure = Figure(figsize=(10, max(5, 0.25 * len(results) + 1.4)))
+    with drawing(path, 10, max(5, 0.25 * len(results) + 1.4)) as figure:
         left, right = figure.subplots(1, 2)
         named = dict.fromkeys((*(runs[:1]), *(name for name in ordered[::-1] if name in runs)))
         for i, name in enumerate(named):
-            folders = [folder / f"{name}-{row['seed']}" for row in results[name]]
-            far, gold = mean_curve(folders, (f"validation/{study.distance[0]}", "validation/gold"))
+            far, gold = curves[name]
             shown: dict[str, Any] = dict(color=SERIES[5], linewidth=1, label="others" * (i == 4))
-            if i < 4:  # the study's first, and the best three
+            if i < 4:  # the part's first, and the best three
                 shown = dict(color=SERIES[i], linestyle=("-", "--", "-.", ":")[i], label=name)
             left.plot(far, smoothed(gold), zorder=3 - (i > 3), **shown)
-        left.set(xlabel=study.distance[1], ylabel=f"{label}, validation prompts")
+        left.set(xlabel=part.distance[1], ylabel=f"{label}, validation prompts")
         left.set_title("Gold changes with the distance")
         left.legend(fontsize=9)
         for i, name in enumerate(ordered):
@@ -414,28 +416,10 @@ def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
         right.set_yticks(range(len(ordered)), ordered, fontsize=9)
         right.set(xlabel=f"{label}, test prompts; a dot a seed", xlim=(0, 1))
         right.set_title(f"{ordered[-1]} has the most on average")
-        save_figure(figure, path)
 
 
-def main(config: StudyConfig) -> None:
-    out, threads = config.out.resolve(), max(torch.get_num_threads() // config.jobs, 1)
-    jobs = plan(config)
-    if not go(config, jobs, config.studies, threads=threads):
-        return
-    done = finished(jobs, out)
-    for name in config.studies:
-        study = STUDIES[name]
-        folder = out / study.world
-        if not any(name in jobs[job].parts for job in done):
-            continue
-        results = compare(config, study, folder, done)
-        write_json(out / f"{name}.json", {"split": "test", "results": results})
-        text = table(study, results)
-        write_text(out / f"{name}.md", text)
-        plot(study, folder, out / f"{name}.png", results)
-        print(f"\n{name}: {config.seeds} seeds, {config.prompts} test prompts\n\n{text}")
-    print(f"wrote {display_path(out)}")
-
-
-if __name__ == "__main__":
-    run_command(main, StudyConfig)
+STUDY = Study(
+    flags=EnginesConfig,
+    quick=dict(seeds=1, parts=("sums",), only=("/grpo-", "/rloo-"), prompts=64),
+    plan=plan, collect=collect, tables=tables, draw=draw, shares_threads=True,
+)  # fmt: skip

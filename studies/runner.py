@@ -1,7 +1,7 @@
 """Running a study: it lists its jobs, each is done once in a process of its own, and the page is drawn.
 
 A job's name is its folder under the study's root. Its stage is a command of this project
-(`rl.grpo_engine`), or a name that the study's own `do(job, folder)` knows: its script then starts itself
+(`rl.grpo_engine`), or a name that the study's own `do` knows: `python -m studies` then starts itself
 with `--work NAME`. NAME.json beside the folder holds the flags, and digests of the job's code and of all
 that it has read: a job is done while these are what they were. So the same command goes on after an
 interruption and makes anew what has changed; numbers, tables and figures are of such jobs alone.
@@ -10,7 +10,10 @@ interruption and makes anew what has changed; numbers, tables and figures are of
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -18,18 +21,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from harness.command_line import command_name
+import torch
+from tyro.conf import Positional
+
 from harness.errors import UserError
-from harness.files import display_path, read_json, read_object, sha256_of, write_json
+from harness.files import (
+    display_path,
+    read_json,
+    read_object,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from harness.flags import AtLeastOne, check_ranges
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
-from harness.run_folder import CONFIG_FILE, INPUTS, lock, unlock
+from harness.run_folder import CONFIG_FILE, INPUTS, lock, made_with, unlock
+from studies.pages import DOCS, Numbers
 
 AROUND = ("harness", "data", "gpt", "reward_model", "rl")  # what every job is made with
 
@@ -57,25 +70,60 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFlags:
-    """What every study's command takes."""
+    """What every study takes."""
 
+    parts: Positional[tuple[str, ...]] = ()
+    """Only these parts of it; a wrong name is answered with the list."""
     seeds: AtLeastOne = 3
-    """Seeds of every run, from the first: 1 is a cheap look."""
-    only: str = ""
-    """Only jobs whose name holds this; what they need is run as well."""
+    """Seeds of every run, from the first."""
+    only: tuple[str, ...] = ()
+    """Only jobs whose name holds one of these; what they need is run as well."""
+    quick: bool = False
+    """The smallest plan, in a folder of its own, to see that everything works."""
     jobs: AtLeastOne = 2
-    """Processes at a time; the threads are shared out among them."""
+    """Processes at a time."""
     plan: bool = False
     """Say what is done and what is left, and run nothing."""
+    draw: bool = False
+    """Write the numbers and figures of the finished jobs into docs, for `make tables`; run nothing."""
     out: Path = RUNS
-    """Folder of all jobs."""
+    """Folder in which each study has one of its own."""
     work: str = ""
-    """Do this one job here and now; what the script starts itself with."""
+    """Do this one job here and now; what the command starts itself with."""
 
     goes_on = True  # called again, it does what is left
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What `python -m studies NAME` runs: jobs, numbers of those that are done, tables, figures.
+
+    Its flags reach it with `out` as its own folder and with all `parts` where none was typed. Tables and
+    figures are made of numbers alone, so that both can be made anew of what docs have recorded.
+    """
+
+    flags: type[StudyFlags] = StudyFlags
+    usual: Mapping[str, Any] = field(default_factory=dict)  # defaults of flags here
+    quick: Mapping[str, Any]  # the same with --quick
+    plan: Callable[[Any], dict[str, Job]]  # each job by its name, after those that it needs
+    do: Callable[[Any, Job, Path], None] | None = (
+        None  # fills the folder of a job that is no command
+    )
+    collect: Callable[
+        [Any, Mapping[str, Job]], Mapping[str, Any]
+    ]  # the numbers of jobs that are done
+    tables: Callable[[Numbers], Mapping[str, Sequence[str]]]  # of its page, by their names
+    draw: Callable[[Numbers, Path], None] = lambda numbers, folder: None
+    recorded: Path | None = None  # where --draw keeps the numbers
+    shares_threads: bool = (
+        False  # among its processes; or each has one, and rounds the same everywhere
+    )
+    resumes: bool = (
+        False  # an interrupted command; or it is made anew, so that its time is the whole's
+    )
 
 
 # --- one job --------------------------------------------------------------------------------------
@@ -143,18 +191,11 @@ def finished(jobs: Mapping[str, Job], root: Path) -> set[str]:
     return done
 
 
-def run_job(
-    job: Job,
-    root: Path,
-    *,
-    itself: Sequence[str] = (),
-    threads: int | None = None,
-    resume: bool = False,
-) -> float:
+def run_job(job: Job, root: Path, *, threads: int | None = None, resume: bool = False) -> float:
     """Do a job in a process of its own; its output goes to NAME.log. Returns its seconds by the clock.
 
     An interrupted command is resumed, or without `resume` made anew, so that its seconds are those of
-    the whole. `itself` does what is no command.
+    the whole.
     """
     folder, wanted, code = root / job.name, asked(job, root), project()
     begun = read_record(folder) == {"asked": wanted}
@@ -167,16 +208,15 @@ def run_job(
         command = [sys.executable, *script, *job.flags, "--out", str(folder)]
         command += ["--resume"] * resume
     else:
-        command = [*itself, "--out", str(root), "--work", job.name]
+        command = [sys.executable, "-m", "studies", *sys.argv[1:], "--work", job.name]
     write_json(record_of(folder), {"asked": wanted})
     log = folder.with_name(f"{folder.name}.log")
-    wall, cpu = run_into_log(job.stage, command, log, threads=threads, append=resume)
+    seconds = run_into_log(job.stage, command, log, threads=threads, append=resume)
     config = folder / CONFIG_FILE
     read = read_object(config).get(INPUTS, {}) if config.exists() else {}
     inputs = {os.path.relpath(path, root): was for path, was in read.items()}
-    seconds = {"wall": wall, "cpu": wall if cpu is None else cpu}
     write_json(record_of(folder), {"asked": wanted, "inputs": inputs, "project": code} | seconds)
-    return wall
+    return seconds["wall"]
 
 
 def clear(folder: Path, *, keep: bool) -> None:
@@ -193,40 +233,29 @@ def clear(folder: Path, *, keep: bool) -> None:
 
 
 def run_into_log(
-    name: str,
-    command: Sequence[str],
-    log: Path,
-    *,
-    threads: int | None = None,
-    append: bool = False,
-) -> tuple[float, float | None]:
-    """Run a command whose output goes to `log`; its seconds by the clock and of CPU time.
+    name: str, command: Sequence[str], log: Path, *, threads: int | None, append: bool
+) -> dict[str, float]:
+    """Run a command whose output goes to `log`; its seconds by the clock, `wall`, and of CPU time, `cpu`.
 
-    Other work on the machine does not change the latter, which is None where the system does not count
-    it. Raises UserError with the command's last words where it fails; `name` says what failed.
+    Other work does not change the latter; where the system does not count it, it is the former. Raises
+    UserError with the command's last words where it fails; `name` says what failed.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": paths}
     environment |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    begin = time.perf_counter()
+    begin, counted = time.perf_counter(), dict[str, float]()
     with log.open("a" if append else "w", encoding="utf-8") as file:
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-        status, cpu = wait(process)
-    if status != 0:
+        if hasattr(os, "wait4"):
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            counted = {"cpu": usage.ru_utime + usage.ru_stime}
+    if process.wait() != 0:
         lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
         last = [line for line in lines if line][-1:]
         raise UserError(f"{name} failed, see {display_path(log)}: {' '.join(last)}")
-    return time.perf_counter() - begin, cpu
-
-
-def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    """The exit status of a process and its CPU seconds, where the system counts them."""
-    if not hasattr(os, "wait4"):
-        return process.wait(), None
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_utime + usage.ru_stime
+    wall = time.perf_counter() - begin
+    return {"wall": wall, "cpu": wall} | counted
 
 
 def once(path: Path, make: Callable[[], Any]) -> Any:
@@ -251,45 +280,80 @@ def words(flags: Mapping[str, Any]) -> list[str]:
 # --- a study --------------------------------------------------------------------------------------
 
 
-def go(
-    flags: StudyFlags,
-    jobs: Mapping[str, Job],
-    parts: Sequence[str],
-    do: Callable[[Job, Path], None] | None = None,
-    *,
-    threads: int | None = 1,
-    resume: bool = False,
-) -> bool:
-    """Do what is left of some parts, as the flags say; whether the page is to be drawn now."""
-    root = flags.out.resolve()
+def run_study(study: Study, name: str, flags: StudyFlags) -> None:
+    """Do what is left, as the flags say, and show what has been measured by then."""
+    root = (flags.out / (name + "-quick" * flags.quick)).resolve()
+    flags = replace(flags, out=root)
+    jobs = study.plan(flags)
     if flags.work:
-        if flags.work not in jobs or do is None:
+        if flags.work not in jobs or study.do is None:
             raise UserError(f"there is no job {flags.work!r}: name one that --plan lists")
         (root / flags.work).mkdir(parents=True, exist_ok=True)
-        do(jobs[flags.work], root / flags.work)
-        return False
-    own = [job for job in jobs.values() if job.parts & set(parts)]
-    if not any(flags.only in job.name for job in own):
-        raise UserError(
-            f"--only {flags.only}: no job of {', '.join(parts)} has that in its name: give a part of a "
-            "name that --plan lists"
-        )
+        study.do(flags, jobs[flags.work], root / flags.work)
+        return
+    parts = sorted({part for job in jobs.values() for part in job.parts})
+    if strange := set(flags.parts).difference(parts):
+        raise UserError(f"there is no part {min(strange)}: choose from {', '.join(parts)}")
+    flags = replace(flags, parts=flags.parts or tuple(parts))
+    own = [job for job in jobs.values() if job.parts & set(flags.parts)]
+    if not flags.draw:
+        do_what_is_left(study, flags, jobs, own)
     done = finished(jobs, root)
-    todo = left_to_do(jobs, done, parts, flags.only)
+    if not flags.plan:
+        show(study, name, flags, {each: job for each, job in jobs.items() if each in done})
+
+
+def do_what_is_left(
+    study: Study, flags: StudyFlags, jobs: dict[str, Job], own: Sequence[Job]
+) -> None:
+    """Run those of its own jobs that `--only` leaves, and what they need; with --plan name them."""
+    wanted = [job for job in own if any(each in job.name for each in flags.only or [""])]
+    if not wanted:
+        raise UserError(
+            f"--only {' '.join(flags.only)}: no job of {', '.join(flags.parts)} has that in its name: "
+            "give a part of a name that --plan lists"
+        )
+    done = finished(jobs, flags.out)
+    todo = left_to_do(jobs, done, wanted)
     print(f"{sum(job.name in done for job in own)} of {len(own)} jobs done", flush=True)
-    if changed := sum("wall" in read_record(root / job.name) for job in todo):
+    if changed := sum("wall" in read_record(flags.out / job.name) for job in todo):
         print(
             f"{changed} more were, of other flags, code or inputs: they are made anew", flush=True
         )
-    note_other_code(root / name for name in done)
+    note_other_code(flags.out / name for name in done)
     if flags.plan:
         print("\n".join(f"    {job.name}" for job in todo))
-        return False
-    itself = [sys.executable, *command_name().split()[1:], *sys.argv[1:]]
-    run_jobs(
-        todo, partial(run_job, root=root, itself=itself, threads=threads, resume=resume), flags.jobs
-    )
-    return True
+        return
+    threads = max(torch.get_num_threads() // flags.jobs, 1) if study.shares_threads else 1
+    run = partial(run_job, root=flags.out, threads=threads, resume=study.resumes)
+    run_jobs(todo, run, flags.jobs)
+
+
+def show(study: Study, name: str, flags: StudyFlags, done: Mapping[str, Job]) -> None:
+    """Keep the numbers of finished jobs, draw them and print their tables: in `out`, or in docs."""
+    if flags.draw and (study.recorded is None or not done):
+        raise UserError(
+            f"--draw: docs keep no {name}, or no job is finished: run it without --draw"
+        )
+    found = dict(study.collect(flags, done))
+    place, path = flags.out, flags.out / "numbers.json"
+    if flags.draw and study.recorded is not None:
+        place, path = DOCS, study.recorded
+        about = {"script": f"studies.{name}", "seeds": flags.seeds, "processor": processor()}
+        kept = read_object(path) if path.exists() else {}
+        found = kept | found | {"made_with": made_with(flags) | about}
+    write_text(path, json.dumps(found, separators=(",", ":")) + "\n")
+    study.draw(found, place)
+    for title, lines in study.tables(found).items():
+        print(f"\n{title}\n", *lines, sep="\n")
+    print(f"\nwrote {display_path(path)} and what is drawn of it")
+
+
+def processor() -> str:
+    """Its name, where the system says it."""
+    info = Path("/proc/cpuinfo")  # only Linux has it
+    found = re.search(r"model name\s*: (.*)", info.read_text() if info.exists() else "")
+    return found[1] if found else platform.processor()
 
 
 def note_other_code(folders: Iterable[Path]) -> None:
@@ -299,23 +363,12 @@ def note_other_code(folders: Iterable[Path]) -> None:
         print(f"{other} of those that are there were made before {', '.join(AROUND)} changed")
 
 
-def left_to_do(
-    jobs: Mapping[str, Job], done: set[str], parts: Sequence[str], only: str
-) -> list[Job]:
-    """Unfinished jobs of some parts whose names hold `only`, and the unfinished ones they need."""
-    wanted: dict[str, Job] = {}
-
-    def want(job: Job) -> None:
-        if job.name in wanted or job.name in done:
-            return
-        for need in job.needs:
-            want(jobs[need])
-        wanted[job.name] = job
-
-    for job in jobs.values():
-        if job.parts & set(parts) and only in job.name:
-            want(job)
-    return list(wanted.values())
+def left_to_do(jobs: dict[str, Job], done: set[str], wanted: Iterable[Job]) -> list[Job]:
+    """Those of them that are not done, and what they need and is not done."""
+    names = {job.name for job in wanted} - done
+    for job in reversed(jobs.values()):  # each stands after those that it needs
+        names |= set(job.needs) - done if job.name in names else set()
+    return [job for job in jobs.values() if job.name in names]
 
 
 def run_jobs(todo: Sequence[Job], run: Callable[[Job], float], at_a_time: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from report.style import COLOURS
-from studies import archive, figures
+from studies import __main__ as studies
+from studies import archive
 from studies.overoptimisation.figures import median_curve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +41,7 @@ def test_every_picture_of_docs_is_drawn_from_recorded_numbers(tmp_path: Path) ->
         for page in DOCS.glob("*.md")
         for name in re.findall(r"\]\(([\w/]+\.png)\)", page.read_text(encoding="utf-8"))
     }
-    figures.main(figures.FiguresConfig(out=tmp_path))
+    studies.draw_figures(studies.FiguresConfig(out=tmp_path))
     drawn = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
     assert len(drawn) > 15 and drawn == shown - OTHERWISE
 

@@ -123,6 +123,14 @@ def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
     return texts_shown
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_page_opens_with_what_it_enables_and_ends_with_three_lines(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    opening, end = text.split("\n# %%", 1)[0], text.rpartition("\n# ## To remember\n")[2]
+    assert opening.count("\n# **After this page you can** ") == 1
+    assert end != text and end.count("\n# - ") == 3
+
+
 @each_notebook
 def test_a_shown_explorable_is_todays(path: Path) -> None:
     """`python notebooks/build.py` writes docs/explorables into the page as it is then."""

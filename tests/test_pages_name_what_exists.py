@@ -55,8 +55,9 @@ def known_names() -> set[str]:
 
 
 def strange(name: str) -> list[str]:
-    """Paths, file names and modules in a text that do not exist."""
-    page, files, known = text(name), set(tracked()), known_names()
+    """Paths, file names and modules in a text that do not exist; a command of another revision may."""
+    page = re.sub(r"^git checkout .*\n.*", "", text(name), flags=re.MULTILINE)
+    files, known = set(tracked()), known_names()
     paths = [p for p in PATHS.findall(page) if p not in files and Path(p).name not in INVENTED]
     paths = [p for p in paths if "NAME" not in p and not (ROOT / name).parent.joinpath(p).exists()]
     modules = [m for m in MODULES.findall(page) if "NAME" not in m]

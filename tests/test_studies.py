@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import tyro
+from forked import command
 from toys import GLASSBOX, LETTERS, PROMPTS, glassbox_gpt, random_gpt, saved_gpt
 
 from data.records import PromptRecord, split_of
@@ -25,6 +27,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from gpt.recipes import defaults
+from harness.errors import UserError
 from harness.paths import REPOSITORY
 from report import intervals
 from report.doctor import examine
@@ -35,17 +38,29 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import evaluate
+from studies import bench as benches
 from studies import bootstrap, engines, own_taste, real_model
-from studies.claims import __main__ as claims
+from studies.__main__ import STUDIES, study_of
+from studies.claims import study as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
-from studies.engines import RECIPES, STUDIES, Recipe, flags_of
-from studies.judges import __main__ as judges
+from studies.engines import PARTS, RECIPES, Recipe, flags_of
 from studies.judges import stages as judging
-from studies.overoptimisation import __main__ as study
+from studies.judges import study as judges
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings
 from studies.overoptimisation.stages import TERMS, Measuring, has_turned
-from studies.runner import Job, asked, digest, finished, record_of, words
+from studies.pages import DOCS
+from studies.runner import (
+    Job,
+    Study,
+    StudyFlags,
+    asked,
+    digest,
+    finished,
+    record_of,
+    run_study,
+    words,
+)
 
 
 def parsed_by(name: str, flags: list[str]) -> Any:
@@ -66,15 +81,91 @@ def test_the_flags_of_a_run_are_flags_of_its_script(
 ) -> None:
     """Its own, those of the study and those of the start, parsed by the script's own parser."""
     saved_gpt(tmp_path / "pretraining")
-    for each in STUDIES.values():
+    for each in PARTS.values():
         if name in each.runs:
             flags = words(flags_of(each, name, tmp_path) | dict(seed=1, device="cpu"))
             parsed = parsed_by(recipe.module, flags)
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
 
 
-DOCS = REPOSITORY / "docs"
-NUMBERS = json.loads((DOCS / study.JSON).read_text(encoding="utf-8"))
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a command is a fork here")
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_explains_itself_and_lists_its_jobs(name: str, tmp_path: Path) -> None:
+    """Its smallest plan is a part of it; what trains is for others to see."""
+    done = command("-m", "studies", name, "--quick", "--help", cwd=tmp_path)
+    assert done.returncode == 0 and "--work" in done.stdout, done.stderr
+    study = study_of(name)
+    given = study.usual | study.quick
+    if name != "preferences":  # which reads its pairs
+        quick, usual = study.flags(quick=True, **given), study.flags(**study.usual)
+        some, every = study.plan(quick), study.plan(usual)
+        parts = {part for job in some.values() for part in job.parts}
+        assert parts.issuperset(given.get("parts", ())) and 0 < len(some) <= len(every)
+        only = given.get("only", ("",))
+        assert any(job.parts and word in job.name for job in some.values() for word in only)
+
+
+def test_commands_of_studies_in_pages_name_one() -> None:
+    pages = [
+        *REPOSITORY.glob("*.md"),
+        *DOCS.glob("*.md"),
+        *(REPOSITORY / "notebooks").rglob("*.py"),
+    ]
+    texts = "".join(path.read_text(encoding="utf-8") for path in pages)
+    assert {*re.findall(r"-m studies (\w+)", texts)} - {"NAME"} == {*STUDIES, "figures"}
+
+
+def toy_study(folder: Path) -> Study:
+    """Two parts, a job each that were done; of the second two more, and the last needs the other."""
+    jobs = {
+        name: Job(name, "work", {}, needs, frozenset([part]))
+        for name, part, needs in (
+            ("a", "one", ()),
+            ("b", "two", ()),
+            ("c", "two", ("a",)),
+            ("d", "two", ("c",)),
+        )
+    }
+    for name in ("a", "b"):
+        (folder / "toy" / name).mkdir(parents=True)
+        about = {"asked": asked(jobs[name], folder / "toy"), "inputs": {}, "project": "", "wall": 1}
+        record_of(folder / "toy" / name).write_text(json.dumps(about))
+    (folder / "kept.json").write_text('{"old": 1, "done": 2}')
+    return Study(
+        quick={}, plan=lambda flags: jobs, recorded=folder / "kept.json",
+        do=lambda flags, job, place: (place / "made").write_text(f"{flags.out.name} {job.name}"),
+        collect=lambda flags, done: {"done": [n for n in done if done[n].parts & {*flags.parts}]},
+        tables=lambda found: {"t": found["done"]},
+    )  # fmt: skip
+
+
+def test_a_study_shows_the_finished_jobs_of_its_parts(tmp_path: Path, capsys: Any) -> None:
+    """In docs only with --draw, where older numbers stay; --plan names what is left of the parts."""
+    study = toy_study(tmp_path)
+    run_study(study, "toy", StudyFlags(out=tmp_path, parts=("one",)))
+    assert json.loads((tmp_path / "toy/numbers.json").read_text()) == {"done": ["a"]}
+    assert "old" in (tmp_path / "kept.json").read_text()
+    capsys.readouterr()
+    run_study(study, "toy", StudyFlags(out=tmp_path, plan=True, only=("d", "a")))
+    said = capsys.readouterr().out
+    assert "2 of 4" in said and said.split()[-2:] == ["c", "d"]
+    run_study(study, "toy", StudyFlags(out=tmp_path, draw=True))
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert (kept["old"], kept["done"]) == (1, ["a", "b"]) and kept["made_with"]["seeds"] == 3
+    assert capsys.readouterr().out.split()[:3] == ["t", "a", "b"]
+    run_study(study, "toy", StudyFlags(out=tmp_path, work="c", quick=True))
+    assert (tmp_path / "toy-quick/c/made").read_text() == "toy-quick c"
+    for wrong in (
+        {"parts": ("three",)},
+        {"only": ("e",)},
+        {"work": "e"},
+        {"draw": True, "quick": True},
+    ):
+        with pytest.raises(UserError):
+            run_study(study, "toy", StudyFlags(out=tmp_path, **wrong))
+
+
+NUMBERS = json.loads((DOCS / "overoptimisation.json").read_text(encoding="utf-8"))
 
 
 def test_the_differences_of_later_engines_are_the_recorded_ones() -> None:
@@ -187,7 +278,7 @@ def test_the_judge_of_engines_measures_by_the_start_and_the_teacher() -> None:
     reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     gold = RuleReward(lambda record, text, ended: float(len(text) % 7), "")
     prompts = reviews.prompts("test")[:12]
-    judge = engines.Judge(STUDIES["distillation"], base, GLASSBOX, reward, gold, prompts)
+    judge = engines.Judge(PARTS["distillation"], base, GLASSBOX, reward, gold, prompts)
     params = SamplingParams(max_new_tokens=48)
 
     def found(model: GPT, **changes: Any) -> Any:
@@ -273,16 +364,13 @@ def test_means_leave_out_runs_without_a_value_and_count_them() -> None:
     assert spread == pytest.approx((25, 975))
 
 
-def real_bench(start: GPT) -> real_model.Bench:
+def real_bench(start: GPT) -> real_model.Instructions:
     """What measures the real model, by toys; it is right that has an a, asked by two constraints."""
-    bench = real_model.Bench.__new__(real_model.Bench)
-    bench.start, bench.tokenizer, bench.device = start, LETTERS, torch.device("cpu")
     rules = itertools.cycle(real_model.CONSTRAINTS)
-    bench.prompts = [
+    asked = [
         PromptRecord(r.prompt, meta=dict(rule=next(rules), typed=r.prompt)) for r in PROMPTS * 2
     ]
-    bench.params = SamplingParams(0.7, max_new_tokens=6)
-    return bench
+    return real_model.Instructions(start, LETTERS, asked, SamplingParams(0.7, max_new_tokens=6))
 
 
 @torch.no_grad()
@@ -290,8 +378,8 @@ def test_the_real_model_is_measured_by_constraint_and_from_its_start(monkeypatch
     monkeypatch.setattr(real_model, "kept", lambda record, text, ended: float("a" in text))
     start, policy = (random_gpt(LETTERS.n_vocab, 16, seed=seed, scale=0.3) for seed in (0, 1))
     bench = real_bench(start)
-    (rollout,) = bench.answers(policy, bench.prompts)
-    found, kl, log_prob, tokens = bench.measure(policy), 0.0, 0.0, 0
+    (rollout,) = bench.answers(policy)
+    found, kl, log_prob, tokens = bench.numbers(policy), 0.0, 0.0, 0
     right: dict[str, list[float]] = {}
     for i, record in enumerate(rollout.records):
         right.setdefault(record.meta["rule"], []).append(float("a" in rollout.responses[i]))
@@ -306,8 +394,8 @@ def test_the_real_model_is_measured_by_constraint_and_from_its_start(monkeypatch
     assert len(set(found["right"].values())) > 2
     assert found["kl"] == pytest.approx(kl / 16, rel=1e-4) and kl / 16 > 0.2
     assert found["perplexity"] == pytest.approx(math.exp(-log_prob / tokens), rel=1e-4)
-    assert bench.measure(start)["kl"] == 0
-    best, once = bench.best_of(), bench.measure(start)["right"]
+    assert bench.numbers(start)["kl"] == 0
+    best, once = bench.best_of(), bench.numbers(start)["right"]
     assert sum(best.values()) > sum(once.values())
 
 
@@ -325,9 +413,9 @@ def test_the_share_with_a_taste_is_of_all_answers(tmp_path: Path) -> None:
 
 def test_distinct_pairs_of_words_are_counted_in_all_texts_together() -> None:
     """ab, ba, ab; ab; none: two of four."""
-    assert real_model.distinct(["a b a b", "a b", "c"], 2) == 0.5
-    assert real_model.distinct(["a b a b", "a b"], 1) == 2 / 6
-    assert real_model.distinct(["a"], 2) == 0
+    assert benches.distinct(["a b a b", "a b", "c"], 2) == 0.5
+    assert benches.distinct(["a b a b", "a b"], 1) == 2 / 6
+    assert benches.distinct(["a"], 2) == 0
 
 
 TASTE_IN_WORDS = {  # what has the taste, and what has not
@@ -451,13 +539,14 @@ def test_the_verdicts_are_those_of_the_recorded_runs(monkeypatch):
     The last bits are the processor's. What is recorded with four digits may stand half-way between two
     such numbers, so these are compared before they are rounded.
     """
-    recorded = json.loads((claims.DOCS / "claims.json").read_text("utf-8"))["claims"]
-    text = (claims.DOCS / "claims.md").read_text("utf-8")
+    numbers = json.loads(claims.RECORDED.read_text("utf-8"))
+    recorded = numbers["claims"]
+    text = (DOCS / "claims.md").read_text("utf-8")
     for record in recorded.values():
         assert all(record.pop(words) in text for words in ("source", "says", "counts"))
-    assert len(recorded) == 10
+    assert len(recorded) == 10 and {*claims.tables(numbers)} == {"verdicts", *recorded}
     monkeypatch.setattr(claims, "significant", lambda value: value)
-    results = claims.gathered(Path("nowhere"), claims.DOCS)
+    results = claims.results_of(numbers)
     found, wanted = leaves(claims.judged(results, claims.CLAIMS)), leaves(recorded)
     assert found.keys() == wanted.keys()
     half_a_digit = 0.5001e-3  # of four
@@ -518,6 +607,6 @@ def test_every_policy_of_the_judges_is_paid_by_a_flag_of_its_engine(monkeypatch)
         assert bool(config.reward_model) == (name == "Bradley-Terry")
 
 
-def test_every_way_to_pay_is_recorded_over_three_seeds():
-    numbers = json.loads((DOCS / judges.JSON).read_text(encoding="utf-8"))
+def test_the_numbers_of_the_judges_are_those_of_three_seeds():
+    numbers = json.loads((DOCS / "judges.json").read_text(encoding="utf-8"))
     assert [*numbers["rewards"]] == [*judges.REWARDS] and numbers["seeds"] == 3

@@ -24,8 +24,8 @@ def recording() -> dict[str, Any]:
 
 @cache
 def study() -> Any:
-    """studies/claims/__main__.py, which knows each claim's runs and draws them."""
-    from studies.claims import __main__ as claims
+    """studies/claims/study.py, which knows each claim's runs and draws them."""
+    from studies.claims import study as claims
 
     return claims
 
@@ -42,8 +42,7 @@ def p_values() -> dict[str, float]:
 
 def reveal(guess: Mapping[str, str], *shown: str) -> None:
     """The figures of some claims side by side; under them the verdicts, beside the reader's guesses."""
-    known, docs = study().CLAIMS, Path(REPOSITORY) / "docs"
-    results = study().gathered(docs, docs)  # no jobs but what is recorded
+    known, results = study().CLAIMS, study().results_of(recording())
     figure, axes = plots.panels(len(shown), height=3.0)
     rows = []
     for name, axis in zip(shown, axes, strict=True):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.files import save_figure
-from report.style import COLOURS, SERIES, styled
+from report.style import COLOURS, SERIES
 from studies.claims.rules import FAILED, HELD, UNTOLD, Results, Run, points
+from studies.pages import drawing
 
 MARKS = "os^D"
 STEPS = "step (32 answers each)"
@@ -75,11 +75,8 @@ def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     Those furthest above it come first. Effects have many units: each is divided by half of its
     interval, so all intervals are as wide.
     """
-    from matplotlib.figure import Figure
-
     rows = sorted(records.values(), key=lambda record: -(record["beyond"] or 0.0))
-    with styled():
-        figure = Figure(figsize=(8.5, 1.5 + 0.42 * len(records)))
+    with drawing(path, 8.5, 1.5 + 0.42 * len(records)) as figure:
         axis = figure.subplots()
         for place, record in enumerate(rows):
             color, mark = LOOKS[record["verdict"]]
@@ -111,4 +108,3 @@ def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             f"Of {len(records)} claims {held} held here, {failed} were not seen and {untold} are undecided",
             x=0.01, ha="left", fontsize=11,
         )  # fmt: skip
-        save_figure(figure, path)

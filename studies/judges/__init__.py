@@ -1,1 +1,1 @@
-"""Three ways to pay for answers: what is run and shown (__main__), and how (stages)."""
+"""Three ways to pay for answers: what is run and shown (study), and how (stages)."""

@@ -6,17 +6,17 @@ single starts; a thick line is their median at each distance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.files import save_figure
-from report.style import COLOURS, SERIES, styled
+from report.style import COLOURS, SERIES
 from studies.bootstrap import Array, at_distance
+from studies.pages import Numbers, drawing
 
-Numbers = Mapping[str, Any]
 Style = dict[str, Any]
 GOLD: Style = dict(color=COLOURS["gold"], linewidth=2.2)
 START: Style = dict(color=COLOURS["gold"], linewidth=0.7, alpha=0.4)
@@ -44,21 +44,21 @@ def root_kl(points: Mapping[str, Sequence[float]]) -> Array:
     return np.sqrt(np.clip(np.array(points["kl"], float), 0, None))
 
 
-def panels(count: int, columns: int, height: float, title: str) -> tuple[Any, list[Any]]:
-    """A figure under a title and its axes, which share their scales; those left over are removed."""
-    from matplotlib.figure import Figure
-
+@contextmanager
+def panels(path: Path, count: int, columns: int, height: float, title: str) -> Iterator[list[Any]]:
+    """The axes of a figure under a title, which share their scales; one legend stands below them."""
     rows = -(-count // columns)
-    figure = Figure(figsize=(WIDTH, height * rows + 0.6))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
-    for extra in axes[count:]:
-        extra.remove()
-    for place, axis in enumerate(axes[:count]):
-        last = place >= count - columns
-        axis.tick_params(labelsize=SMALL, labelbottom=last)
-        axis.set_xlabel(DISTANCE if last else "", fontsize=SMALL)
-    return figure, axes[:count]
+    with drawing(path, WIDTH, height * rows + 0.6) as figure:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+        for extra in axes[count:]:
+            extra.remove()
+        for place, axis in enumerate(axes[:count]):
+            last = place >= count - columns
+            axis.tick_params(labelsize=SMALL, labelbottom=last)
+            axis.set_xlabel(DISTANCE if last else "", fontsize=SMALL)
+        yield axes[:count]
+        legend_below(figure, axes[:count])
 
 
 def legend_below(figure: Any, axes: Sequence[Any]) -> None:
@@ -80,10 +80,10 @@ def draw_law(numbers: Numbers, docs: Path) -> None:
     law, settings = numbers["law"], numbers["settings"]
     sizes, counts = settings["sizes"], settings["labels"]
     runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
-    with styled():
-        title = "Gold rises, turns and falls, while the learned reward goes on rising"
-        figure, axes = panels(len(sizes) * len(counts), len(counts), 1.45, title)
-        names = [(size, labels) for size in sizes for labels in counts]
+    title = "Gold rises, turns and falls, while the learned reward goes on rising"
+    names = [(size, labels) for size in sizes for labels in counts]
+    path = docs / "overoptimisation_law.png"
+    with panels(path, len(names), len(counts), 1.45, title) as axes:
         for axis, (size, labels) in zip(axes, names, strict=True):
             if cells := [c for c in runs if (c["size"], c["labels"]) == (size, labels)]:
                 draw_cell(axis, cells)
@@ -92,9 +92,8 @@ def draw_law(numbers: Numbers, docs: Path) -> None:
             if labels == counts[0]:
                 axis.set_ylabel(f"reward model\n{size}", fontsize=SMALL + 0.5)
         axes[0].set_xlim(-0.2, FARTHEST)
-        legend_below(figure, axes)
-        save_figure(figure, docs / "overoptimisation_law.png")
-        draw_price(numbers, docs / "overoptimisation.png")
+    with drawing(docs / "overoptimisation.png", WIDTH, 3.3) as figure:
+        draw_price(numbers, figure)
 
 
 def draw_cell(axis: Any, cells: Sequence[Numbers]) -> None:
@@ -121,12 +120,9 @@ def moved_bank(cell: Numbers) -> Array:
     return gold - gold[0] + cell["points"]["gold"][0]
 
 
-def draw_price(numbers: Numbers, path: Path) -> None:
+def draw_price(numbers: Numbers, figure: Any) -> None:
     """Gold by distance for the largest reward model; the peak by labels and size; best of n beside it."""
-    from matplotlib.figure import Figure
-
     law, settings = numbers["law"], numbers["settings"]
-    figure = Figure(figsize=(WIDTH, 3.3))
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     runs = [cell for cell in law["cells"] if cell["engine"] == "grpo"]
     sizes, counts = settings["sizes"], settings["labels"]
@@ -159,7 +155,6 @@ def draw_price(numbers: Numbers, path: Path) -> None:
         axis.tick_params(labelsize=SMALL)
         axis.xaxis.label.set_size(9.5)
         axis.yaxis.label.set_size(9.5)
-    save_figure(figure, path)
 
 
 def median_curve(cells: Sequence[Numbers], of: str = "gold") -> tuple[Array, Array]:
@@ -195,9 +190,8 @@ def draw_cures(numbers: Numbers, docs: Path) -> None:
     rows = numbers["cures"]["runs"]
     names = list(dict.fromkeys(row["cure"] for row in rows))
     uncured = [row for row in rows if row["cure"] == "baseline"]
-    with styled():
-        title = "The remedies stay close to the baseline, and five starts cannot tell them apart"
-        figure, axes = panels(len(names), 3, 1.9, title)
+    title = "The remedies stay close to the baseline, and five starts cannot tell them apart"
+    with panels(docs / "overoptimisation_cures.png", len(names), 3, 1.9, title) as axes:
         for place, (axis, name) in enumerate(zip(axes, names, strict=True)):
             own = [row for row in rows if row["cure"] == name]
             for row in own:
@@ -212,8 +206,10 @@ def draw_cures(numbers: Numbers, docs: Path) -> None:
             axis.set_title(name, fontsize=10)
             if place % 3 == 0:
                 axis.set_ylabel("gold reward", fontsize=9.5)
-        legend_below(figure, axes)
-        save_figure(figure, docs / "overoptimisation_cures.png")
 
 
-DRAWN: dict[str, Callable[[Numbers, Path], None]] = {"law": draw_law, "cures": draw_cures}
+def draw(numbers: Numbers, docs: Path) -> None:
+    """The figures of the parts that are there."""
+    for part, figure in (("law", draw_law), ("cures", draw_cures)):
+        if part in numbers:
+            figure(numbers, docs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from studies.runner import Job
+from studies.runner import Job, StudyFlags
 
 SHAPES: dict[str, tuple[int, int, int]] = {  # name: layers, heads, width
     "1x32": (1, 2, 32), "2x64": (2, 2, 64), "3x96": (3, 3, 96),
@@ -65,15 +65,13 @@ class Settings:
         return an_epoch * epochs
 
 
-REHEARSAL = Settings(  # everything once, in about a minute: what the tests run
+REHEARSAL = Settings(  # everything once, in about a minute
     sizes=("1x32",), labels=(12, 24), starts=(0, 1), ppo_cells=(("1x32", 24),), best_of=(1, 2, 4),
     bank_prompts=3, bank_answers=8, cure_cell=("1x32", 12), cure_starts=(0, 1), members=2,
     refresh_every=3, policy="1x32", pretraining_steps=30, held_out_pairs=12, reward_batch=2,
     fewest_reward_steps=2, prompts_per_step=2, group_size=4, most_steps=6, measure_every=2, prompts=8,
     smooth=1,
 )  # fmt: skip
-SETTINGS = {"full": Settings(), "rehearsal": REHEARSAL}
-PARTS = ("law", "cures")
 COEFFICIENTS = (0.02, 0.1)  # of the KL
 CURES = (
     "baseline", "more_labels", "own_answers", "wide_pairs", "ensemble_mean", "ensemble_min",
@@ -81,9 +79,16 @@ CURES = (
 )  # fmt: skip
 
 
-def plan(settings: Settings) -> dict[str, Job]:
+def settings_of(flags: StudyFlags) -> Settings:
+    """Toys with --quick; the law has at most its three starts."""
+    own = REHEARSAL if flags.quick else Settings()
+    starts, of_cures = own.starts[: flags.seeds], own.cure_starts[: flags.seeds]
+    return replace(own, starts=starts, cure_starts=of_cures)
+
+
+def plan(flags: StudyFlags) -> dict[str, Job]:
     """Every job by name, each after what it needs; a job that several parts need is there once."""
-    jobs: dict[str, Job] = {}
+    settings, jobs = settings_of(flags), dict[str, Job]()
     stages = "studies.overoptimisation.stages"
     given = {"settings": replace(settings, starts=(), cure_starts=())}  # --seeds changes no job
     for part, list_jobs in (("law", law), ("cures", cures)):

@@ -11,7 +11,7 @@ one solution and no starting point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ from harness.files import read_json, read_jsonl
 from report.doctor import Run, proxy_suspected
 from report.intervals import holm
 from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
-from studies.overoptimisation.plan import CURES, Settings, plan
+from studies.overoptimisation.plan import CURES, Settings
 from studies.overoptimisation.stages import TERMS, Points, read_points
-from studies.pages import rounded
-from studies.runner import finished
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
@@ -39,13 +37,6 @@ FORMS: dict[str, Callable[[Array], Array]] = {  # what alpha and beta multiply, 
     "best of n": lambda d: np.stack([d, -(d**2)], axis=1),
     "RL": lambda d: np.stack([d, -d * np.log(d)], axis=1),
 }
-
-
-def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
-    """The numbers of one part; {} where none of its runs is finished."""
-    done = finished(plan(settings), root)
-    found = {"law": law, "cures": cures}[part](settings, root, done)
-    return rounded(found) if found else {}
 
 
 # --- one run --------------------------------------------------------------------------------------
@@ -94,7 +85,7 @@ def about_run(folder: Path, settings: Settings) -> dict[str, Any]:
 # --- the law --------------------------------------------------------------------------------------
 
 
-def law(settings: Settings, root: Path, done: set[str]) -> dict[str, Any]:
+def law(settings: Settings, root: Path, done: Collection[str]) -> dict[str, Any]:
     """Cells with their curves, and a fit per cell and kind, through all starts."""
     cells: list[dict[str, Any]] = []
     fits: list[dict[str, Any]] = []
@@ -109,7 +100,7 @@ def law(settings: Settings, root: Path, done: set[str]) -> dict[str, Any]:
 
 
 def law_rows(
-    settings: Settings, root: Path, done: set[str], size: str, labels: int
+    settings: Settings, root: Path, done: Collection[str], size: str, labels: int
 ) -> Iterable[dict[str, Any]]:
     """What is finished of one cell, a row per start and engine."""
     for start in settings.starts:
@@ -167,7 +158,7 @@ def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
     return root / f"start-{start}" / "cures" / cure
 
 
-def cures(settings: Settings, root: Path, done: set[str]) -> dict[str, Any]:
+def cures(settings: Settings, root: Path, done: Collection[str]) -> dict[str, Any]:
     """Every cure's curves, gold at equal KL beside the uncured run's, and the doctor's alarm."""
     runs: dict[str, dict[int, Points]] = {}
     rows = []

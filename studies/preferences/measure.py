@@ -46,7 +46,7 @@ def usual_precision() -> str:
 
 def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
     """measured.json: a policy, or of the start also what best of 8 and drawing again make of it."""
-    out, dtype = config.out.resolve(), usual_precision()
+    out, dtype = config.out, usual_precision()
     device = open_device("auto", dtype)
     start, tokenizer = open_model(str(config.model_folder), device)
     prompts = tested(config, job.arguments["pairs"])
@@ -80,7 +80,7 @@ def scored(config: PreferencesConfig, judge: str, pairs: str, path: Path) -> dic
 
     It reads the text of an answer and its end, if there was one: all of its pairs have ended.
     """
-    out = config.out.resolve()
+    out = config.out
     kept = out / "judged" / f"{judge} {path.parent.name}.json"
     by = [digest(out / f"{judge}.json"), digest(path)]
     if not kept.exists() or read_json(kept)["by"] != by:
@@ -101,7 +101,7 @@ def scored(config: PreferencesConfig, judge: str, pairs: str, path: Path) -> dic
 
 def margins(config: PreferencesConfig, judge: str, pairs: str) -> list[float]:
     """A reward model's scores of chosen less rejected for the held-out pairs of a file; kept in a file."""
-    out = config.out.resolve()
+    out = config.out
     kept = out / "judged" / f"{judge} on {pairs}.json"
     by = [digest(out / f"{judge}.json"), digest(file_of(config, pairs))]
     if not kept.exists() or read_json(kept)["by"] != by:

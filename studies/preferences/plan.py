@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gpt.folder import ModelFolder
-from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from studies.preferences.pairs import (
     FOLDS,
@@ -36,14 +35,6 @@ class PreferencesConfig(StudyFlags):
     """More and less polite answers: a JSON list of instruction, input, output, chosen, rejected."""
     people: Path = Path("pairs_by_people.jsonl")
     """Comparisons by people: lines of instruction, input, chosen, rejected, annotators_for_chosen."""
-    out: Path = RUNS / "preferences"
-    """Folder of the jobs and of recording.json."""
-    stages: tuple[Stage, ...] = STAGES
-    """Which parts of it."""
-    quick: bool = False
-    """Ten minutes: one seed, two steps of each run and eight test prompts, to see that all of it works."""
-    jobs: AtLeastOne = 1
-    """Runs at a time, each with up to 8 GB."""
 
     @property
     def model_folder(self) -> Path:
@@ -52,20 +43,20 @@ class PreferencesConfig(StudyFlags):
 
 def file_of(config: PreferencesConfig, name: str) -> Path:
     """The pairs that a job reads: polite-a, polite-b, people-N (the third N held out), people-judge-N."""
-    return config.out.resolve() / "pairs" / f"{name}.jsonl"
+    return config.out / "pairs" / f"{name}.jsonl"
 
 
 def write_files(config: PreferencesConfig) -> None:
     """Write every file of pairs; the held-out ones are in each, under marks by which commands split."""
-    chat = ModelFolder.open(config.model).tokenizer().chat
-    if config.pairs.exists() or "people" not in config.stages:
+    chat, parts = ModelFolder.open(config.model).tokenizer().chat, config.parts or STAGES
+    if config.pairs.exists() or "people" not in parts:
         polite = parts_of_polite(rows_of(config.pairs, chat))
         held_out = [*marked(polite["validation"], "validation"), *marked(polite["test"], "test")]
         for half in ("a", "b"):
             write_rows(
                 file_of(config, f"polite-{half}"), [*marked(polite[half], "train"), *held_out]
             )
-    if config.people.exists() or "people" in config.stages:
+    if config.people.exists() or "people" in parts:
         thirds = parts_of_people(rows_of(config.people, chat))
         for fold in range(FOLDS):
             others = [row for third in thirds for row in third if third is not thirds[fold]]
@@ -103,7 +94,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
         )
         flags = dict(data=file_of(config, pairs), model=model, seed=seed, **rest, **own)
         if command == GRPO:
-            flags["reward_model"] = config.out.resolve() / payer
+            flags["reward_model"] = config.out / payer
         add(name, stage, command, *[payer] * (command == GRPO), **flags)
         measured(name, stage, pairs, payer, name)
 

@@ -14,8 +14,8 @@ import numpy as np
 from data.files.read import read_preferences
 from data.records import PreferenceRecord, key_of, split_of
 from harness.files import read_json, read_jsonl
-from report.style import COLOURS, SERIES, styled
-from studies.pages import markdown, rounded, spread
+from report.style import COLOURS, SERIES
+from studies.pages import drawing, markdown, rounded, spread
 from studies.preferences.judges import (
     Array,
     WordJudge,
@@ -28,7 +28,7 @@ from studies.preferences.judges import (
 )
 from studies.preferences.measure import MEASURED, margins, scored, tested
 from studies.preferences.plan import PreferencesConfig, file_of
-from studies.runner import Job, finished, read_record
+from studies.runner import Job, read_record
 
 Found = dict[str, Any]
 SHOWN = 24  # answers of each policy in the recording
@@ -64,13 +64,13 @@ def of_reward_model(config: PreferencesConfig, name: str, pairs: str) -> Found:
         "accuracy": agree_with_people(np.array(margins(config, name, pairs)), rows),
         "of words": agree_with_people(np.array(by_words), rows),
         "heaviest words": words.heaviest(),
-        "cpu_minutes": read_record(config.out.resolve() / name)["cpu"] / 60,
+        "cpu_minutes": read_record(config.out / name)["cpu"] / 60,
     }
 
 
 def answered(config: PreferencesConfig, job: Job, judge: str) -> dict[str, Found]:
     """The answers of a job by policy, and what the judges say of each."""
-    path, pairs = config.out.resolve() / job.name / MEASURED, job.arguments["pairs"]
+    path, pairs = config.out / job.name / MEASURED, job.arguments["pairs"]
     words = word_judge(config, "polite-b" if judge == "polite-judge" else judge)
     asked = [record.meta for record in tested(config, pairs)]
     scores, found = scored(config, judge, pairs, path), read_json(path)
@@ -116,33 +116,32 @@ def agreement(both: Sequence[tuple[Found, Found]]) -> Found:
     return found
 
 
-def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> Found:
+def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     """All that the jobs which are done have measured."""
-    out = config.out.resolve()
-    done = finished(jobs, out)
+    out = config.out
     found: Found = {"reward models": {}, "policies": {}, "answers": {}}
-    files = {name: Path(job.arguments["data"]).stem for name, job in jobs.items() if job.is_command}
+    files = {name: Path(job.arguments["data"]).stem for name, job in done.items() if job.is_command}
     for name in files:
-        if name in done and re.search("payer|judge", name):
+        if re.search("payer|judge", name):
             found["reward models"][name] = of_reward_model(config, name, files[name])
     starts: dict[str, Found] = {}
     both: dict[str, list[tuple[Found, Found]]] = {}
-    for name, job in jobs.items():
+    for job in done.values():
         pairs, fold = (
             job.arguments.get("pairs", ""),
             "".join(re.findall(r"\d", job.arguments.get("pairs", ""))),
         )
         judge = f"people-judge-{fold}" if fold else "polite-judge"
-        if job.stage != "answers" or name not in done or judge not in done:
+        if job.stage != "answers" or judge not in done:
             continue
         for policy, about in answered(config, job, judge).items():
-            label = policy if policy in jobs else f"{pairs.replace('-a', '')}-{policy}"
+            label = policy if policy in done else f"{pairs.replace('-a', '')}-{policy}"
             if policy == "start":
                 starts[pairs] = about
                 asked = [record.meta["asked"] for record in tested(config, pairs)]
                 found["answers"][pairs] = {"asked": asked[:SHOWN]}
             row = beside(about, starts[pairs])
-            if policy in jobs:
+            if policy in done:
                 both.setdefault(pairs.split("-")[0], []).append((about, starts[pairs]))
                 steps = read_jsonl(out / policy / "metrics.jsonl")
                 row["steps"] = steps[-1].get("kept_step", steps[-1]["step"])
@@ -242,10 +241,14 @@ def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
     )
 
 
-def picture(found: Mapping[str, Any], path: Path) -> None:
-    """For each policy what the judge prefers where both answers ended, and what else changed."""
-    from matplotlib.figure import Figure
+def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Of the reward models, and of the policies on each file that is there."""
+    files = [of for of in ("polite", "people") if by_policy(found, of)]
+    return {"reward models": table_of_judges(found)} | {of: table(found, of) for of in files}
 
+
+def draw(found: Mapping[str, Any], folder: Path) -> None:
+    """For each policy what the judge prefers where both answers ended, and what else changed."""
     groups = by_policy(found, "polite")
     names = [*groups]
     columns = (
@@ -254,8 +257,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         ("share right", ("right", "share"), (0, 1), None),
         ("share that ended", ("ended",), (0, 1), None),
     )
-    with styled():
-        figure = Figure(figsize=(8.5, 3.4))
+    with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
         ):
@@ -268,7 +270,6 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
             axis.label_outer()
             if line is not None:
                 axis.axvline(line, color=COLOURS["exact"], linewidth=1, linestyle=":")
-        figure.savefig(path, dpi=150)
 
 
 def at(row: Any, keys: Sequence[str]) -> float | None:

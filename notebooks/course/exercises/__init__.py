@@ -19,7 +19,6 @@ from conformance.comparing import rounded, shape_sentence, shown_arguments
 from conformance.trying import Answer, Empty, Stopped, Tried, Unusable, same
 from course.exercises.entries import EXERCISES, Case, Exercise, mistakes_of
 from course.exercises.probes import Numbers, Probes
-from course.exercises.questions import QUESTIONS
 
 THEMES = (
     "models_and_masks", "policy_gradients", "kl", "advantages", "losses", "reward_models",
@@ -63,9 +62,6 @@ def check(name: str, mine: Any) -> None:
 
 def verdict(name: str, mine: Any) -> Verdict:
     """What `check` finds out. Never an exception of the reader's function, and never a bare "wrong"."""
-    if name in QUESTIONS:
-        word, text = QUESTIONS[name].verdict(mine)
-        return Verdict(text, word, text if word == "mistake" else None)
     exercise, cases = load(name), all_cases(load(name))
     empty = Verdict(f"not filled in yet: {name}. {exercise.statement}", "empty")
     if mine is None or mine is ...:

@@ -53,44 +53,6 @@ def kl_divergence(p, q):
 
 @exercise(
     case(
-        "responses of 4, 2 and 1 tokens, garbage at padding", [0.6, 1.8 / 7],
-        log_probs=[[-1.0, -0.5, -2.0, -0.2], [-0.3, -0.4, 9, 9], [-0.1, 9, 9, 9]],
-        ref_log_probs=[[-1.2, -1.0, -1.9, -0.4], [-0.5, -0.9, 5, 5], [-0.4, 5, 5, 5]],
-        mask=lengths(4, 2, 1),
-    ),
-    random=some("log_probs ref_log_probs mask"),
-    constants="log_probs ref_log_probs",
-    mistakes="""
-        [per_response, per_token] -> [per_token, per_response]
-            the two numbers are right and in the wrong order: per response first.
-        log_probs - ref_log_probs -> ref_log_probs - log_probs
-            the sign is turned round: k1 is log pi - log pi_ref.
-        torch.where(mask, log_probs - ref_log_probs, 0.0) -> log_probs - ref_log_probs
-            padding takes part in your sums. What stands there means nothing: use the mask.
-        k1.sum() / mask.sum() -> k1.mean()
-            per response is right. Per token you divide by all columns, padding included: divide by the
-            number of real tokens.
-        k1.sum() / mask.sum() -> (k1.sum(1) / mask.sum(1)).mean()
-            per response is right. Per token you average within each response first: then a token of a
-            short response weighs more. Divide one sum by the other.
-        k1.sum(1).mean() -> k1.sum()
-            per token is right. The first number is the sum over the whole batch: take the mean.
-        torch.where(mask, log_probs - ref_log_probs, 0.0)
-        -> torch.where(mask, (d := ref_log_probs - log_probs).exp() - d - 1, 0.0)
-            these are means of k3. Here k1 is wanted, log pi - log pi_ref.
-    """,
-)  # fmt: skip
-def kl_scales(log_probs, ref_log_probs, mask):
-    """From log_probs and ref_log_probs (N, T) and the response mask return a tensor of two
-    numbers: the mean KL in nats per response, then in nats per token, both with k1."""
-    k1 = torch.where(mask, log_probs - ref_log_probs, 0.0)
-    per_response = k1.sum(1).mean()
-    per_token = k1.sum() / mask.sum()
-    return torch.stack([per_response, per_token])
-
-
-@exercise(
-    case(
         "three tokens, score 1, beta 0.1", [[-0.02, 0.05, 1.0]],
         scores=[1.0], log_probs=[[-1.0, -2.0, -0.5]], ref_log_probs=[[-1.2, -1.5, -0.5]],
         response_mask=lengths(3), kl_coef=0.1,

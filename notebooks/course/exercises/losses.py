@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.batches import Arguments, number, ragged_mask, some
+from conformance.batches import Arguments, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
@@ -235,44 +235,6 @@ def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, be
 
 @exercise(
     case(
-        "an old value of 0, far from its return", [[0.405]],
-        values=[[0.1]], old_values=[[0.0]], returns=[[1.0]], clip=0.2,
-    ),
-    case(
-        "V = 1, 0, 0.55; old 0.5; returns 2, -1, 0; clip 0.2", [[0.845, 0.845, 0.15125]],
-        values=[[1.0, 0.0, 0.55]], old_values=[[0.5, 0.5, 0.5]], returns=[[2.0, -1.0, 0.0]], clip=0.2,
-    ),
-    random=some("values old_values returns", clip=(0.1, 0.5)),
-    constants="old_values returns",
-    kit="value_loss",
-    mistakes="""
-        ** 2) / 2 -> ** 2)
-            the half in front is missing.
-        torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) -> (values - returns) ** 2
-            nothing is clipped: this is half the squared error.
-        old_values + (values - old_values).clamp(-clip, clip) -> values.clamp(1 - clip, 1 + clip)
-        old_values + (values - old_values).clamp(-clip, clip)
-        -> old_values * (values / old_values).clamp(1 - clip, 1 + clip)
-        old_values + (values - old_values).clamp(-clip, clip)
-        -> values.clamp(old_values * (1 - clip), old_values * (1 + clip))
-        old_values + (values - old_values).clamp(-clip, clip)
-        -> (values / old_values).clamp(1 - clip, 1 + clip)
-            you clip the value as a ratio is clipped, to 1 - clip ... 1 + clip. A value is held near the
-            old one by a difference: V_old - clip ... V_old + clip.
-        old_values + (values - old_values).clamp(-clip, clip)
-        -> (values - old_values).clamp(-clip, clip)
-            you compare the step of the value with the return. Add the old value to it first.
-    """,
-)  # fmt: skip
-def value_loss(values, old_values, returns, clip):
-    """From values, old_values and returns (N, T) compute half of the larger of (V - return)^2 and
-    (V_old + clip(V - V_old, -clip, clip) - return)^2, (N, T)."""
-    near_old = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
-
-
-@exercise(
-    case(
         "values that have moved from 0.2 to 0.6, advantages 0.8: the target is still 1", 0.08,
         values=[[0.6, 0.6]], old_values=[[0.2, 0.2]], advantages=[[0.8, 0.8]], mask=lengths(2),
     ),
@@ -318,64 +280,3 @@ def critic_loss(values, old_values, advantages, mask):
     mask (N, T) of (V - return)^2, where the return is what the critic should say."""
     returns = advantages + old_values
     return ((values - returns)[mask] ** 2).mean() / 2
-
-
-def a_critic(generator: torch.Generator) -> Arguments:
-    rows, columns = number(generator, 2, 5), number(generator, 4, 8)
-    mask = ragged_mask(generator, rows, columns)
-    returns, noise = torch.randn(2, rows, columns, generator=generator)
-    values = 0.6 * returns + 0.4 * noise + 0.5
-    return {"values": values, "returns": torch.where(mask, returns, 9.0), "mask": mask}
-
-
-@exercise(
-    case(
-        "returns 0, 1, 2, 3 and values that are half of them", 0.75,
-        values=[[0.0, 0.5], [1.0, 1.5]], returns=[[0.0, 1.0], [2.0, 3.0]], mask=lengths(2, 2),
-    ),
-    case(
-        "a critic that says 7 everywhere", 0.0,
-        values=[[7.0, 7.0, 7.0]], returns=[[0.0, 1.0, 2.0]], mask=lengths(3),
-    ),
-    case(
-        "a critic that is right up to a constant explains all of it", 1.0,
-        values=[[1.0, 2.0], [3.0, 7.0]], returns=[[2.0, 3.0], [4.0, 5.0]], mask=lengths(2, 1),
-    ),
-    case(
-        "a critic with the wrong sign is worse than a constant", -3.0,
-        values=[[0.0, -1.0, -2.0]], returns=[[0.0, 1.0, 2.0]], mask=lengths(3),
-    ),
-    random=a_critic,
-    constants="values returns",
-    mistakes="""
-        return 1 - error -> return error
-            this is the share that is *not* explained: take it from 1.
-        1 - error.var() / returns[mask].var() -> values[mask].var() / returns[mask].var()
-            you compare how much values and returns vary. A critic may vary as much as the returns and be
-            wrong each time: use the variance of the error.
-        error.var() / returns[mask].var() -> error.square().mean() / returns[mask].var(correction=0)
-            you use the squared error, which also counts a constant offset. The variance of the error does
-            not.
-        error.var() / returns[mask].var() -> (returns - values).var() / returns.var()
-            the padding takes part: use the mask.
-        error.var() / returns[mask].var() -> returns[mask].var() / error.var()
-            your fraction is upside down: the error's variance is above.
-        returns[mask].var() -> values[mask].var()
-            divide by the variance of the returns, not of the values.
-        error.var() / returns[mask].var() -> error.square().mean() / returns[mask].var()
-            you use the squared error, which also counts a constant offset. The variance of the error does
-            not.
-        1 - error.var() / returns[mask].var()
-        -> torch.corrcoef(torch.stack([values[mask], returns[mask]]))[0, 1] ** 2
-            this is the squared correlation, which forgives a wrong scale and a wrong sign.
-        error.var() / returns[mask].var() -> error.std() / returns[mask].std()
-            you divide standard deviations. The share is one of variances.
-        1 - error.var() -> 1 - values[mask].var()
-            you compare the variance of the values. It is that of the errors, returns - values.
-    """,
-)  # fmt: skip
-def explained_variance(values, returns, mask):
-    """From values and returns (N, T) and mask (N, T), compute 1 - Var(returns - values) /
-    Var(returns) over the True positions, a scalar."""
-    error = (returns - values)[mask]
-    return 1 - error.var() / returns[mask].var()

@@ -6,56 +6,6 @@ from conformance.batches import Arguments, between, number, some
 from course.exercises.entries import case, exercise, lengths, logs
 
 
-def one_word(generator: torch.Generator) -> Arguments:
-    words = number(generator, 2, 7)
-    return {
-        "logits": 2 * torch.randn(words, generator=generator),
-        "word": number(generator, 0, words),
-        "reward": float(3 * torch.randn((), generator=generator)),
-    }
-
-
-THREE_WORDS = logs([0.2, 0.3, 0.5]) + 1.0  # the softmax does not see a constant
-
-
-@exercise(
-    case(
-        "a draw of word 0 with reward 3", [2.4, -0.9, -1.5], logits=THREE_WORDS, word=0, reward=3.0
-    ),
-    case(
-        "a draw of word 2 with reward 1", [-0.2, -0.3, 0.5], logits=THREE_WORDS, word=2, reward=1.0
-    ),
-    case("a negative reward", [0.4, -1.4, 1.0], logits=THREE_WORDS, word=1, reward=-2.0),
-    random=one_word,
-    constants="logits",
-    mistakes="""
-        return reward -> return -reward
-            this is the gradient of the loss. The push on the logits goes uphill: a word with a positive
-            reward must go up.
-        return reward -> return 1.0
-            you left the reward out: this is the gradient of log pi alone, and good and bad words are
-            pushed alike.
-        (one_hot - logits.softmax(-1)) -> one_hot
-            you raise the word that was said and forget that the others must give up the probability:
-            subtract softmax(logits) from the one-hot vector.
-        return reward -> return logits.softmax(-1)[word] * reward
-            this is the gradient of pi, not of log pi: there is a factor pi(word) too much. Drawing the
-            word supplies it.
-        logits.softmax(-1) -> logits.log_softmax(-1)
-            you subtract log-probabilities. Probabilities are wanted: softmax(logits).
-        logits.softmax(-1) -> logits
-            you subtract the logits themselves. Probabilities are wanted: softmax(logits).
-        return reward -> return reward / len(logits)
-            you divide by the number of words. This is one sample: nothing is averaged here.
-    """,
-)
-def reinforce_push(logits, word, reward):
-    """Return reward * (one-hot of the word - softmax(logits)), a tensor (V,)."""
-    one_hot = torch.zeros_like(logits)
-    one_hot[word] = 1
-    return reward * (one_hot - logits.softmax(-1))
-
-
 def moved_tokens(generator: torch.Generator) -> Arguments:
     rows, columns = number(generator, 2, 5), number(generator, 4, 8)
     log_ratio, advantages = torch.randn(2, rows, columns, generator=generator)
@@ -225,44 +175,6 @@ def answer_ratio(log_probs, old_log_probs, mask):
     pi(y) / pi_old(y) of each answer, (N, 1)."""
     log_ratio = torch.where(mask, log_probs - old_log_probs, 0.0)
     return log_ratio.sum(1, keepdim=True).exp()
-
-
-@exercise(
-    case(
-        "token ratios 4 and 1: the geometric mean is 2", [[2.0]],
-        log_probs=logs([[4.0, 1.0, 8.0]]), old_log_probs=torch.zeros(1, 3),
-        mask=lengths(2, columns=3),
-    ),
-    case(
-        "three tokens, each twice as likely", [[2.0]],
-        log_probs=logs([[2.0, 2.0, 2.0]]), old_log_probs=torch.zeros(1, 3), mask=lengths(3),
-    ),
-    random=some("log_probs old_log_probs mask"),
-    constants="old_log_probs",
-    mistakes="""
-        (log_ratio * mask).sum(1, keepdim=True) / length -> (log_ratio * mask).sum(1, keepdim=True)
-            this is the product of the token ratios. It leaves any range as a response gets longer: take
-            the L-th root, that is divide the sum of log-ratios by L.
-        ((log_ratio * mask).sum(1, keepdim=True) / length).exp()
-        -> (log_ratio.exp() * mask).sum(1, True) / length
-            this is the arithmetic mean of the token ratios. GSPO takes the geometric one: average the
-            *log*-ratios, then take the exponential.
-        mask.sum(1, keepdim=True) -> mask.shape[1]
-            you divide by the padded length T. Divide by the response's own length L, the sum of its mask.
-        (log_ratio * mask).sum(1, keepdim=True) / length -> log_ratio.mean(1, keepdim=True)
-            padding takes part in your sum: multiply by the mask first.
-        log_probs - old_log_probs -> old_log_probs - log_probs
-            your ratio is old / new. It is the policy in training over the one that sampled.
-        / length).exp() -> / length)
-            this is the logarithm of the ratio: the exponential is missing.
-    """,
-)  # fmt: skip
-def gspo_ratio(log_probs, old_log_probs, mask):
-    """Compute exp(1/L sum_t (log pi - log pi_old)) of each response, (N, 1), from log-probs
-    (N, T) and the mask of its L tokens (N, T)."""
-    log_ratio = log_probs - old_log_probs
-    length = mask.sum(1, keepdim=True)
-    return ((log_ratio * mask).sum(1, keepdim=True) / length).exp()
 
 
 # Ratios 0.5, 1 and 4: the first is below any lower bound, the last one above the upper bound.

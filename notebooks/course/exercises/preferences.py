@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from conformance import batches
-from conformance.batches import Arguments, number, some
-from course.exercises.entries import case, exercise, lengths, logs
+from conformance.batches import Arguments, number
+from course.exercises.entries import case, exercise, logs
 
 MOVED = {  # the gap is 1.5 nats
     "policy_chosen": [-10.0], "policy_rejected": [-12.0], "ref_chosen": [-11.0], "ref_rejected": [-11.5],
@@ -90,67 +90,6 @@ def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
     return (h - 1 / (2 * beta)) ** 2
 
 
-@exercise(
-    case(
-        "two responses, of 3 tokens and of 1", [1.0, -0.5],
-        log_probs=[[-1.0, -2.0, -3.0], [-4.0, -9.0, -9.0]],
-        ref_log_probs=[[-2.0, -2.0, -4.0], [-3.0, -1.0, -1.0]], mask=lengths(3, 1), beta=0.5,
-    ),
-    random=some("log_probs ref_log_probs mask", beta=(0.05, 0.6)),
-    constants="ref_log_probs",
-    mistakes="""
-        moved.sum(1) -> moved.sum(1) / mask.sum(1)
-            you take the mean over a response's tokens. The log-probability of a response is their sum.
-        (log_probs - ref_log_probs) * mask -> log_probs - ref_log_probs
-            padding is counted: multiply by the mask before you add up the tokens.
-        (log_probs - ref_log_probs) -> log_probs
-            you leave the reference out: this is beta log pi(y), which punishes every long response.
-        log_probs - ref_log_probs -> ref_log_probs - log_probs
-            the sign is flipped: a response that has become *more* likely than under the reference has a
-            positive implicit reward.
-        beta * moved.sum(1) -> moved.sum(1) / beta
-            you divide by beta. A policy near its reference (large beta) needed a large reward to move a
-            little, so the reward is beta *times* the log-ratio.
-        beta * moved.sum(1) -> moved.sum(1)
-            beta is missing: this is the log-ratio in nats, not yet a reward.
-    """,
-)  # fmt: skip
-def implicit_reward(log_probs, ref_log_probs, mask, beta):
-    """Compute beta (log pi(y) - log pi_ref(y)) of each response, (N,), from log-probs of its
-    tokens (N, T). The log-prob of a response is the sum over the tokens where mask is True."""
-    moved = (log_probs - ref_log_probs) * mask
-    return beta * moved.sum(1)
-
-
-@exercise(
-    case(
-        "two tokens: one that both find as likely, one that the teacher finds half as likely",
-        [-0.693147], teacher_log_probs=logs([[0.5, 0.25, 0.9]]),
-        log_probs=logs([[0.5, 0.5, 0.1]]), mask=lengths(2, columns=3),
-    ),
-    random=some("teacher_log_probs=ref_log_probs log_probs mask"),
-    constants="teacher_log_probs log_probs",
-    mistakes="""
-        (teacher_log_probs - log_probs) -> teacher_log_probs
-            this is the sum of log p alone. Every token costs something under it, so the best response is
-            to say nothing: subtract log q.
-        gap.sum(1) -> gap.sum(1) / mask.sum(1)
-            you take the mean per token. The sum is what estimates -KL(q || p) of responses.
-        teacher_log_probs - log_probs -> log_probs - teacher_log_probs
-            this is log q / p: it rewards text that the teacher does not like.
-        (teacher_log_probs - log_probs) * mask -> teacher_log_probs - log_probs
-            padding is counted: multiply by the mask before you add up.
-        teacher_log_probs - log_probs -> teacher_log_probs.exp() - log_probs.exp()
-            you subtract probabilities. The reward is the difference of *log*-probabilities.
-    """,
-)  # fmt: skip
-def teacher_reward(teacher_log_probs, log_probs, mask):
-    """Compute sum_t (log p(y_t) - log q(y_t)) of each response, (N,), over the tokens where mask
-    is True. p is the teacher, q the student that sampled; log-probs are (N, T)."""
-    gap = (teacher_log_probs - log_probs) * mask
-    return gap.sum(1)
-
-
 def two_models(generator: torch.Generator) -> Arguments:
     student, teacher = 2 * torch.randn(2, 3, number(generator, 2, 7), generator=generator)
     return {"student_logits": student - 1, "teacher_logits": teacher}
@@ -169,11 +108,11 @@ def two_models(generator: torch.Generator) -> Arguments:
     constants="teacher_logits",
     mistakes="""
         log_p.exp() * (log_p - log_q) -> log_q.exp() * (log_q - log_p)
-            this is the reverse KL(q || p): your weights are the student's. The forward KL is an average
+            this is the reverse KL: your weights are the student's. The forward KL is an average
             over what the *teacher* says.
         log_p.exp() * (log_p - log_q) -> -log_p.exp() * log_q
             this is the cross-entropy. It has the right gradient, but its least value is the teacher's
-            entropy: subtract that, or use log p - log q.
+            entropy: subtract that, or weigh log pi_T - log pi.
         (log_p.exp() * (log_p - log_q)).sum(-1)
         -> -log_q.gather(-1, log_p.argmax(-1, keepdim=True))[:, 0]
             you ask for the teacher's likeliest symbol alone. Its whole distribution is the target.
@@ -183,17 +122,17 @@ def two_models(generator: torch.Generator) -> Arguments:
         log_p - log_q -> log_q - log_p
             the sign is flipped: a KL is never negative.
         .sum(-1) -> .mean(-1)
-            you average over the symbols. The weights p are the average already: sum.
+            you average over the symbols. The teacher's weights are the average already: sum.
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (student_logits - teacher_logits).square().mean(-1)
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (log_q.exp() - log_p.exp()).square().mean(-1)
             this is a squared error. It counts a symbol that the teacher never says as much as its
-            favourite: a KL weighs each with p.
+            favourite: a KL weighs each with the teacher's probability.
         (log_p.exp() * (log_p - log_q)).sum(-1) -> F.kl_div(log_q, log_p, reduction="none").sum(-1)
-            F.kl_div takes the target as probabilities: give log_p.exp(), or say log_target=True.
+            F.kl_div takes the target as probabilities: give the teacher's, or say log_target=True.
     """,
 )  # fmt: skip
 def distillation_loss(student_logits, teacher_logits):
-    """Compute KL(p || q) = sum_v p(v) (log p(v) - log q(v)) of every row, (N,), with the student
-    q = softmax(student_logits) and the teacher p = softmax(teacher_logits), both (N, V)."""
+    """Compute KL(pi_T || pi) = sum_v pi_T(v) (log pi_T(v) - log pi(v)) of every row, (N,), with the
+    student pi = softmax(student_logits) and the teacher pi_T = softmax(teacher_logits), both (N, V)."""
     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)

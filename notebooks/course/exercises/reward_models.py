@@ -129,33 +129,6 @@ def prefix_scores(token_scores, mask):
     return torch.where(mask, sums / so_far, 0.0)
 
 
-@exercise(
-    case("one answer, which is the policy itself", 0.0, n=1),
-    case("the better of two", 0.193147, n=2),
-    case("the best of 512", 5.240278, n=512),
-    random=lambda generator: {"n": number(generator, 2, 1000)},
-    mistakes="""
-        math.log(n) - (n - 1) / n -> math.log(n)
-            log n alone is too far. It would be right if the best answer were one single text; the best of
-            n still varies, and that takes (n - 1) / n off.
-        (n - 1) / n -> (n - 1)
-            you subtract n - 1; it is (n - 1) / n, a number below 1.
-        (n - 1) / n -> 1 / n
-            you subtract 1 / n. For n = 1 the distance must be 0, and (n - 1) / n is.
-        math.log(n) -> math.log2(n)
-            your logarithm has base 2: that is bits. Nats need math.log.
-        - (n - 1) / n -> + (n - 1) / n
-            the second term is subtracted, not added.
-        math.log(n) - (n - 1) / n -> math.log(n) - n - 1 / n
-            put n - 1 in brackets: (n - 1) / n.
-    """,
-)
-def best_of_n_kl(n):
-    """Compute KL(best of n || policy) in nats per answer, log n - (n - 1) / n, from the integer n.
-    Return a number."""
-    return math.log(n) - (n - 1) / n
-
-
 def a_bank(generator: torch.Generator) -> Arguments:
     N = number(generator, 5, 12)
     proxy, gold = torch.randn(2, N, generator=generator)
@@ -205,33 +178,6 @@ def best_of_n_mean(proxy, gold, n):
     rising = gold[proxy.argsort()]  # gold from the worst to the best by the proxy
     chosen = [math.comb(i - 1, n - 1) / math.comb(N, n) for i in range(1, N + 1)]
     return (rising * torch.tensor(chosen)).sum()
-
-
-def members(generator: torch.Generator) -> Arguments:
-    shape = number(generator, 2, 5), number(generator, 2, 7)
-    return {"scores": 2 * torch.randn(shape, generator=generator)}
-
-
-@exercise(
-    case("three members, one response", [1.0], scores=[[1.0], [2.0], [4.0]]),
-    case("each of two members is the lowest once", [-1.0, 0.0], scores=[[2.0, 0.0], [-1.0, 4.0]]),
-    random=members,
-    constants="scores",
-    mistakes="""
-        scores.amin(0) -> scores.amax(0)
-            that is the highest member: the reward of whoever is fooled most. The lowest one decides.
-        scores.amin(0) -> scores.mean(0)
-            that is the mean of the members. Here the lowest one decides alone.
-        scores.amin(0) -> scores[scores.mean(1).argmin()]
-            you choose one member for all responses. The lowest one may be another for each response.
-        scores.amin(0) -> scores.mean(0) - scores.std(0)
-            this is the mean less the spread, another remedy. Here the lowest member decides.
-    """,
-)
-def worst_case(scores):
-    """From the scores (K, N) that K reward models give to the same N responses, compute the lowest
-    score of each response, of shape (N,)."""
-    return scores.amin(0)
 
 
 def counts(generator: torch.Generator) -> Arguments:

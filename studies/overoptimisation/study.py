@@ -1,10 +1,7 @@
 """The price of a proxy: over-optimisation against a known gold reward.
 
-    python -m studies.overoptimisation                        all that is left; Ctrl-C and the same goes on
-    python -m studies.overoptimisation --parts law            the law alone; likewise cures
-    python -m studies.overoptimisation --seeds 1 --only 1x32-600   one cell, from one start
-    python -m studies.overoptimisation --plan                 what is done and left
-    python -m studies.overoptimisation --draw law             numbers and figure of one part, no training
+    python -m studies overoptimisation law                    the law alone; likewise cures
+    python -m studies overoptimisation --seeds 1 --only 1x32-600   one cell, from one start
 
 Two parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
 gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. plan.py lists the jobs
@@ -13,51 +10,41 @@ and their sizes. Numbers go to docs/overoptimisation.json, from which every tabl
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from harness.command_line import run_command
-from harness.files import display_path, read_object, write_text
-from harness.flags import AtLeastOne
-from harness.paths import REPOSITORY, RUNS
-from studies.overoptimisation import figures, results
-from studies.overoptimisation.plan import PARTS, SETTINGS, Settings, plan
+from studies.overoptimisation import results
+from studies.overoptimisation.figures import draw
+from studies.overoptimisation.plan import plan, settings_of
 from studies.overoptimisation.stages import STAGES
-from studies.pages import markdown, rounded
-from studies.runner import Job, StudyFlags, go
+from studies.pages import DOCS, Numbers, markdown, rounded
+from studies.runner import Job, Study, StudyFlags
 
-Numbers = Mapping[str, Any]
-Part = Literal["law", "cures"]
-JSON = "overoptimisation.json"
 TERMS = ("sentiment", "topic", "politeness", "form", "repetition")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OveroptimisationConfig(StudyFlags):
-    """Run the study or a part of it, or draw what is there."""
+def do(flags: StudyFlags, job: Job, folder: Path) -> None:
+    STAGES[job.stage](folder, root=flags.out, **job.arguments)
 
-    parts: tuple[Part, ...] = PARTS  # type: ignore[assignment]
-    """Which parts."""
-    seeds: AtLeastOne = 5
-    """Starts of the cures, and of the law at most its three: 1 is a cheap look."""
-    draw: tuple[Part, ...] = ()
-    """Write the numbers and figures of these parts from the finished jobs, and run nothing."""
-    size: Literal["full", "rehearsal"] = "full"
-    """rehearsal: everything once, in toy sizes, to see that it works."""
-    out: Path = RUNS / "overoptimisation"
-    """Folder of all runs."""
+
+def collect(flags: StudyFlags, done: Mapping[str, Job]) -> dict[str, Any]:
+    """The settings, and the numbers of each part of which a run is there."""
+    settings = settings_of(flags)
+    found: dict[str, Any] = {"settings": vars(settings)}
+    for part, numbers_of in (("law", results.law), ("cures", results.cures)):
+        if part in flags.parts and (numbers := numbers_of(settings, flags.out, done)):
+            found[part] = numbers
+    return dict(rounded(found))
 
 
 # --- the page -------------------------------------------------------------------------------------
 
 
 def tables(numbers: Numbers) -> dict[str, list[str]]:
-    """Every table of the page, by its name."""
+    """Every table of the page, by its mark."""
     found: dict[str, list[str]] = {}
     if cells := numbers.get("law", {}).get("cells"):
         found |= {"law": grid(cells), "falls": falls(cells), "answers": answers(cells[0])}
@@ -145,40 +132,7 @@ def alarms(found: Numbers) -> list[str]:
     return markdown([*columns, "gold at the end"], rows)
 
 
-def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> None:
-    """Write the numbers of these parts, where runs are there, and every figure of them.
-
-    Without the runs' folder the committed JSON stays as it is.
-    """
-    path = docs / JSON
-    numbers = read_object(path) if path.exists() else {}
-    if root.exists():
-        numbers["settings"] = numbers.get("settings", {}) | rounded(vars(settings))
-    for part in parts:
-        if found := results.collect(part, settings, root):
-            numbers[part] = found
-    write_text(path, json.dumps(numbers, separators=(",", ":")) + "\n")
-    for part in set(parts) & numbers.keys():
-        figures.DRAWN[part](numbers, docs)
-    print(f"wrote {display_path(path)} and the figures; `make tables` writes the page")
-
-
-def main(config: OveroptimisationConfig) -> None:
-    settings, root = SETTINGS[config.size], config.out.resolve()
-    starts = settings.starts[: config.seeds], settings.cure_starts[: config.seeds]
-    settings = replace(settings, starts=starts[0], cure_starts=starts[1])
-    if config.draw:
-        draw(config.draw, settings, root, REPOSITORY / "docs")
-        return
-
-    def do(job: Job, folder: Path) -> None:
-        STAGES[job.stage](folder, root=root, **job.arguments)
-
-    if go(config, plan(settings), config.parts, do):
-        found = {part: results.collect(part, settings, root) for part in config.parts}
-        for mark, table in tables({part: each for part, each in found.items() if each}).items():
-            print("\n".join(["", mark, *table]))
-
-
-if __name__ == "__main__":
-    run_command(main, OveroptimisationConfig)
+STUDY = Study(
+    usual={"seeds": 5}, quick={"seeds": 1}, plan=plan, do=do, collect=collect, tables=tables, draw=draw,
+    recorded=DOCS / "overoptimisation.json",
+)  # fmt: skip

@@ -1,9 +1,6 @@
 """Three ways to pay for answers: a Bradley-Terry model, a judge that is asked in words, and a rubric.
 
-    python -m studies.judges                    all that is left; Ctrl-C and the same goes on
-    python -m studies.judges --quick            everything once, in toy sizes
-    python -m studies.judges --chat runs/smollm2      a published chat model orders pairs, too
-    python -m studies.judges --draw             numbers of docs/judges.json, no training
+    python -m studies judges --chat runs/smollm2      a published chat model orders pairs, too
 
 The world of reviews, whose gold is known. The same 480 noisy pairs train a reward model and two judges:
 the base model fine-tuned to say Yes or No behind one answer, or A or B behind two. A rubric of four rules
@@ -15,9 +12,6 @@ and on gold, until 10 nats: gold where a run first reaches 2, 4 and 8. The judge
 from __future__ import annotations
 
 import itertools
-import json
-import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,18 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.command_line import run_command
-from harness.files import read_json, read_object, write_text
+from harness.files import read_json, read_object
 from harness.flags import AtLeastOne
-from harness.paths import REPOSITORY, RUNS
-from harness.run_folder import made_with
 from studies.bootstrap import Array, at_distance, mean_with_interval
 from studies.judges.stages import BEST_OF, REWARDS, STAGES, TOYS, USUAL
 from studies.overoptimisation.stages import TERMS, read_points
-from studies.pages import markdown, rounded
-from studies.runner import Job, StudyFlags, finished, go, read_record
+from studies.pages import DOCS, Numbers, markdown, rounded
+from studies.runner import Job, Study, StudyFlags, read_record
 
-JSON = "judges.json"
 DISTANCES = (2.0, 4.0, 8.0)  # nats
 
 
@@ -44,16 +34,10 @@ DISTANCES = (2.0, 4.0, 8.0)  # nats
 class JudgesConfig(StudyFlags):
     """Compare a reward model, a generative judge and a rubric where gold is known."""
 
-    quick: bool = False
-    """Everything once, in toy sizes, to see that it works."""
     chat: Path | None = None
     """A published chat model, whose order of pairs is measured too; nothing is trained on it."""
     chat_pairs: AtLeastOne = 100
     """Held-out pairs of the first seed that it is asked about."""
-    draw: bool = False
-    """Write docs/judges.json from the finished jobs, and run nothing; `make tables` writes the page."""
-    out: Path = RUNS / "judges"
-    """Folder of all runs."""
 
 
 def plan(config: JudgesConfig) -> dict[str, Job]:
@@ -77,12 +61,16 @@ def plan(config: JudgesConfig) -> dict[str, Job]:
     return {job.name: job for job in jobs}
 
 
+def do(config: JudgesConfig, job: Job, folder: Path) -> None:
+    STAGES[job.stage](folder, root=config.out, **job.arguments)
+
+
 # --- what it says ---------------------------------------------------------------------------------
 
 
-def collect(jobs: Mapping[str, Job], root: Path) -> dict[str, Any]:
+def collect(config: JudgesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
     """Every number of the page, from the finished jobs."""
-    done = [jobs[name] for name in jobs if name in finished(jobs, root)]
+    done, root = jobs.values(), config.out
     of = {stage: [root / job.name for job in done if job.stage == stage] for stage in STAGES}
     scores = [read_object(place / "scores.json") for place in of["learned"]]
     names = scores[0]["right"] if scores else ()
@@ -104,7 +92,7 @@ def collect(jobs: Mapping[str, Job], root: Path) -> dict[str, Any]:
         asked = read_object(place / "scores.json")
         found["chat"] = {name: mean_of([right]) for name, right in asked["right"].items()}
         found["chat"] |= {"same_place": asked["same_place"], "pairs": len(asked["right"]["chat"])}
-    return found
+    return rounded(found)
 
 
 def curve(points: Mapping[str, Array]) -> dict[str, list[float]]:
@@ -135,7 +123,7 @@ def last_texts(folder: Path) -> list[dict[str, Any]]:
     return [row for row in texts if row["step"] in ends]
 
 
-def table(numbers: Mapping[str, Any]) -> list[str]:
+def tables(numbers: Numbers) -> dict[str, list[str]]:
     """One line for each way to pay."""
     rows = []
     for name, row in numbers["rewards"].items():
@@ -143,11 +131,7 @@ def table(numbers: Mapping[str, Any]) -> list[str]:
         rows.append([name, cell(numbers["right"].get(name), 2), cell(row["best_of"], 2), *gold])
     rows.append(["judge of two", cell(numbers["right"].get("judge of two"), 2), *["-"] * 4])
     columns = ["paid by", "pairs ordered as gold does", f"gold, best of {BEST_OF}"]
-    return markdown([*columns, *(f"gold at {d:g} nats" for d in DISTANCES)], rows)
-
-
-def tables(numbers: Mapping[str, Any]) -> dict[str, list[str]]:
-    return {"judges": table(numbers)}
+    return {"judges": markdown([*columns, *(f"gold at {d:g} nats" for d in DISTANCES)], rows)}
 
 
 def cell(found: Mapping[str, float] | None, digits: int) -> str:
@@ -162,29 +146,7 @@ def share(at: Mapping[str, Any]) -> str:
     return f", {at['reached']} of {at['of']} runs" if at["reached"] < at["of"] else ""
 
 
-def processor() -> str:
-    """Its name, where the system says it."""
-    info = Path("/proc/cpuinfo")  # only Linux has it
-    found = re.search(r"model name\s*: (.*)", info.read_text() if info.exists() else "")
-    return found[1] if found else platform.processor()
-
-
-def main(config: JudgesConfig) -> None:
-    jobs, root, docs = plan(config), config.out.resolve(), REPOSITORY / "docs"
-
-    def do(job: Job, folder: Path) -> None:
-        STAGES[job.stage](folder, root=root, **job.arguments)
-
-    if not config.draw and not go(config, jobs, ("judges",), do):
-        return
-    numbers = rounded(collect(jobs, root))
-    if config.draw:
-        numbers["made_with"] = made_with(config) | dict(
-            script="studies.judges", seeds=config.seeds, processor=processor()
-        )
-        write_text(docs / JSON, json.dumps(numbers, separators=(",", ":")) + "\n")
-    print(*table(numbers), sep="\n")
-
-
-if __name__ == "__main__":
-    run_command(main, JudgesConfig)
+STUDY = Study(
+    flags=JudgesConfig, quick={"seeds": 1}, plan=plan, do=do, collect=collect, tables=tables,
+    recorded=DOCS / "judges.json",
+)  # fmt: skip

@@ -1,81 +1,67 @@
 """Ten claims of recent papers, each tested in minutes: docs/claims.md's verdicts, numbers and figures.
 
-    python -m studies.claims                  all that is missing; Ctrl-C and the same again goes on
-    python -m studies.claims razor entropy    two of them, and the runs that they need
-    python -m studies.claims razor --again    its runs with new seeds
-    python -m studies.claims --seeds 1        one seed of each: too few for a verdict
-    python -m studies.claims --draw           JSON and figures from what is recorded
+    python -m studies claims razor entropy    two of them, and the runs that they need
+    python -m studies claims razor --again    its runs with new seeds
+    python -m studies claims --seeds 1        one seed of each: too few for a verdict
 
-A job is one run: an arm and a seed, or the start that it needs; its numbers are one file
-under --out. Claims and the arms that they share stand in ten.py; each rule was written before its runs.
+A job is one run: an arm and a seed, or the start that it needs; its numbers are one file. Verdicts are
+of these and of what docs/claims.json holds of other seeds and arms. Claims and the arms that they share
+stand in ten.py; each rule was written before its runs.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness.command_line import run_command
-from harness.errors import UserError
-from harness.files import read_object, save_figure, write_json, write_text
-from harness.flags import AtLeastOne
-from harness.paths import REPOSITORY, RUNS
+from harness.files import read_object, write_json
 from report.intervals import holm, t_interval
-from report.style import styled
 from studies.claims import worlds
 from studies.claims.figures import at_a_glance
 from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
 from studies.claims.ten import ARMS, CLAIMS
-from studies.pages import markdown, significant
-from studies.runner import Job, StudyFlags, finished, go
+from studies.pages import DOCS, Numbers, drawing, markdown, significant
+from studies.runner import Job, Study, StudyFlags
 
 WORLDS = "studies.claims.worlds"
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
-AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
-DOCS = REPOSITORY / "docs"
+AGAIN = 100  # the first seed of a rerun
+RECORDED = DOCS / "claims.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsConfig(StudyFlags):
     """Claims tested in minutes."""
 
-    names: tuple[str, ...]
-    """Which claims; by default all of them."""
-    seeds: AtLeastOne = SEEDS
-    """Runs of each arm: 1 is a cheap look."""
     again: bool = False
     """New seeds, beside the first ones."""
-    draw: bool = False
-    """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
-    out: Path = RUNS / "claims"
-    """Where jobs are kept."""
 
 
-def plan(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
-    """The starts and runs of some claims, seed by seed: an interrupted study has whole seeds."""
+def plan(config: ClaimsConfig) -> dict[str, Job]:
+    """The starts and runs of all claims, seed by seed: an interrupted study has whole seeds."""
     listed: dict[str, Job] = {}
-    arms = {arm: None for claim in chosen.values() for arm in claim.arms}
-    for seed in seeds:
+    arms = {arm: None for claim in CLAIMS.values() for arm in claim.arms}
+    first = AGAIN if config.again else 0
+    for seed in range(first, first + config.seeds):
         for arm in arms:
             share = ARMS[arm].share
             start = worlds.start_name(share, seed)
             given = {"share": share, "seed": seed}
             listed.setdefault(start, Job(start, "start", given, code=(WORLDS, "gpt.pretraining")))
-            of = frozenset(name for name, claim in chosen.items() if arm in claim.arms)
+            of = frozenset(name for name, claim in CLAIMS.items() if arm in claim.arms)
             code = (WORLDS, "studies.claims.arms", *ARMS[arm].engines)
             given = {**ARMS[arm].settings, "seed": seed}
             listed[f"{arm}-{seed}"] = Job(f"{arm}-{seed}", arm, given, (start,), of, code=code)
     return listed
 
 
-def do(job: Job, folder: Path) -> None:
+def do(config: ClaimsConfig, job: Job, folder: Path) -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     if job.stage == "start":
@@ -89,17 +75,22 @@ def do(job: Job, folder: Path) -> None:
 # --- the recording --------------------------------------------------------------------------------
 
 
-def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
-    """Arm (or start-SHARE) -> seed -> numbers: those of docs/claims.json and of the jobs that are done."""
-    path = docs / "claims.json"
-    kept = read_object(path)["results"] if path.exists() else {}
-    results = {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
-    seeds = {file.parent.name.rpartition("-")[2] for file in root.glob(f"*/{NUMBERS}")}
-    tried = [int(seed) for seed in seeds if seed.isdigit() and int(seed) < CHOOSING]
-    for name in sorted(finished(plan(CLAIMS, tried), root)):
+def results_of(numbers: Numbers) -> dict[str, dict[int, Any]]:
+    """Arm (or start-SHARE) -> seed -> numbers."""
+    kept = numbers["results"]
+    return {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
+
+
+def collect(config: ClaimsConfig, done: Mapping[str, Job]) -> dict[str, Any]:
+    """Every run, those of docs/claims.json where they were not made again, and what follows from them."""
+    kept = read_object(RECORDED)
+    results = results_of(kept)
+    for name in sorted({*done, *(need for job in done.values() for need in job.needs)}):
         arm, _, seed = name.rpartition("-")
-        results.setdefault(arm, {})[int(seed)] = read_object(root / name / NUMBERS)
-    return results
+        results.setdefault(arm, {})[int(seed)] = read_object(config.out / name / NUMBERS)
+    known = kept["claims"]  # with its source and its words
+    records = {n: known.get(n, {}) | record for n, record in judged(results, CLAIMS).items()}
+    return {"claims": records, "results": results}
 
 
 def part(results: Results, claim: Claim, *, again: bool = False) -> dict[str, dict[int, Any]]:
@@ -194,47 +185,24 @@ def section(record: Mapping[str, Any]) -> list[str]:
     return [checks]
 
 
-def tables(numbers: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Of docs/claims.md, from docs/claims.json: all verdicts, and the checks of each claim."""
+def tables(numbers: Numbers) -> dict[str, list[str]]:
+    """Of all verdicts, and of each claim what its control and its rerun came to."""
     records = numbers["claims"]
-    return {"verdicts": glance(records)} | {name: section(records[name]) for name in records}
+    return {"verdicts": glance(records)} | {name: section(each) for name, each in records.items()}
 
 
-def draw(records: Mapping[str, Mapping[str, Any]], results: Results, docs: Path) -> None:
+def draw(numbers: Numbers, docs: Path) -> None:
     """A figure a claim, and all verdicts in one."""
-    from matplotlib.figure import Figure
-
-    for name in records:
-        with styled():
-            figure = Figure(figsize=(7.5, 4))
+    results = results_of(numbers)
+    for name in numbers["claims"]:
+        with drawing(docs / "claims" / f"{name}.png", 7.5, 4) as figure:
             axis = figure.subplots()
             CLAIMS[name].draw(axis, part(results, CLAIMS[name]))
             axis.set_title(CLAIMS[name].found)
-            save_figure(figure, docs / "claims" / f"{name}.png")
-    at_a_glance(records, docs / "claims.png")
+    at_a_glance(numbers["claims"], docs / "claims.png")
 
 
-def write_recording(config: ClaimsConfig, docs: Path = DOCS) -> None:
-    """docs/claims.json, from which `make tables` has the tables of docs/claims.md, and the figures."""
-    results = gathered(config.out, docs)
-    known = read_object(docs / "claims.json")["claims"]  # with its source and its words
-    records = {n: known.get(n, {}) | record for n, record in judged(results, CLAIMS).items()}
-    recording = {"claims": records, "results": results}
-    write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
-    draw(records, results, docs)
-    print("written: docs/claims.json and the figures; `make tables` writes docs/claims.md")
-
-
-def main(config: ClaimsConfig) -> None:
-    unknown = [name for name in config.names if name not in CLAIMS]
-    if unknown:
-        raise UserError(f"there is no claim {unknown[0]!r}: choose among {', '.join(CLAIMS)}")
-    chosen = {name: CLAIMS[name] for name in config.names or CLAIMS}
-    first = AGAIN if config.again else 0
-    jobs = plan(chosen, range(first, first + config.seeds))
-    if config.draw or go(config, jobs, list(chosen), do):
-        write_recording(config)
-
-
-if __name__ == "__main__":
-    run_command(main, ClaimsConfig)
+STUDY = Study(
+    flags=ClaimsConfig, usual={"seeds": SEEDS}, quick={"seeds": 1, "parts": ("sigmoid",)}, plan=plan,
+    do=do, collect=collect, tables=tables, draw=draw, recorded=RECORDED,
+)  # fmt: skip
