@@ -38,7 +38,9 @@ def test_no_bug_needs_an_optional_package_to_be_caught() -> None:
 def test_who_else_notices_is_written_once_below_its_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = ": a\nin k1\n- where_finite(log_probs, ref_log_probs)\n+ log_probs\ntests test_peers.py\n"
+    block = (
+        ": a\nin k1\n- where_finite(log_probs, ref_log_probs)\n+ log_probs\ntests test_peers.py\n"
+    )
     listed = tmp_path / "bugs.txt"
     listed.write_text(f"# KL\none{block}\ntwo{block}")
     monkeypatch.setattr(mutation_check, "BUGS", listed)
