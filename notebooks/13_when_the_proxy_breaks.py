@@ -358,7 +358,7 @@ holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
 # reward because little is left to gain, and with a proxy because gold turns. How it bends is what Gao et
 # al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) fitted, gold $= d \, (\alpha - \beta d)$ for
 # best-of-n and $d \, (\alpha - \beta \log d)$ for reinforcement learning, with $d = \sqrt{\mathrm{KL}}$.
-# Over the KL itself the first nat would hide most of the curve.
+# Drawn over the KL itself, most of the rise would be squeezed into the first nat.
 #
 # ## 5. What was exploited
 #
@@ -412,8 +412,8 @@ holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step,
 # Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured with a large
 # reward model instead of gold how the turning point depends on the proxy. One run on 32 prompts cannot.
 # A study in this repository repeats the experiment with four sizes of reward model, five numbers of
-# labels and three starts. This page draws one size and one start, and
-# [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
+# labels and three starts, which are base models with seeds of their own. This page draws one size and one
+# start, and [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
 #
 # **Predict first:** with more labels, where does gold turn, and how high is it there?
 
