@@ -392,7 +392,8 @@ holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises t
 #   answer and the comparison in one stage, from a base model, without a reference.
 # - **KTO** (Ethayarajh et al. 2024, [arXiv:2402.01306](https://arxiv.org/abs/2402.01306)), $1 -
 #   \sigma(\beta (r_w - z))$ for a good answer and $1 - \sigma(\beta (z - r_l))$ for a bad one: no pairs,
-#   only thumbs up or down. $z$ estimates the KL. Without a logarithm an answer far on the wrong side
+#   only thumbs up or down. $z$ estimates the KL from the reference, so that an answer is compared with
+#   how far the policy has gone on average. Without a logarithm an answer far on the wrong side
 #   hardly pulls, so wrong labels do less harm.
 #
 # The pair of section 3, with ten tokens in the chosen answer and eight in the rejected one:
