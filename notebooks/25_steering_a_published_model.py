@@ -308,7 +308,8 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 #
 # **1. What a judge's verdicts say.** A judge is right about a share of pairs, whichever answer is the
 # better one, and it prefers the new model's answer to a share of the prompts. On what share of the
-# prompts is it really better?
+# prompts is it really better? (It says "the new one" in two cases: the new one is better and the judge is
+# right, or the old one is better and the judge errs.)
 
 # %%
 MINE = 0  # your number, at a university the last digits of your student number
