@@ -293,7 +293,10 @@ holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thou
 # it second, and look at the effective share of your batches first.
 #
 # **Your turn.** The log-ratios of tokens are independent, with the deviation of the table. From which
-# length on is the unbounded weight of the whole answer worth less than that share of the answers?
+# length on is the unbounded weight of the whole answer worth less than that share of the answers? (Where
+# the logarithm of a weight is normal with variance $v$, the expected effective share is $e^{-v}$. The
+# variances of independent tokens add up: six tokens of the table above have $v = 6 \cdot 0.2^2 = 0.24$, and
+# $e^{-0.24} = 0.79$.)
 
 # %%
 MINE = 0  # your number, at a university the last digits of your student number
