@@ -41,8 +41,8 @@ plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 
 # %% [markdown]
 # There are three places to go, each for its purpose. **To understand** an algorithm, read
-# [nano](../nano/README.md), which has one short file for each paper. **To run** it, take its **engine**, the
-# program in [rl](../rl/README.md) that trains with it: an engine takes real models, works in several
+# [nano](../nano/README.md), which has one short file for each paper. **To run** it, take its **engine**,
+# the program in [rl](../rl/README.md) that trains with it: an engine takes real models, works in several
 # processes and writes a report. **To decide** between algorithms, look at
 # [the study](../docs/archive.md#every-engine-from-one-start), which ran all engines from one start.
 #
@@ -115,12 +115,12 @@ plots.diagram("pipeline")
 # %% [markdown]
 # ## The models of PPO
 #
-# The loop in the box `rl/` needs more than one model. PPO, an algorithm that many pages compare others with,
-# has four. The **policy** writes the answers and learns. The **reference** is a frozen copy of the policy
-# from before training, and the policy pays for its distance from it, so that it is held as if on a leash.
-# The **reward model** scores whole answers. The **critic** predicts, at every token, the reward that is
-# still to come. GRPO, the algorithm of page 07, leaves out the critic, because it compares each answer with
-# other answers to the same prompt.
+# The loop in the box `rl/` needs more than one model. PPO, an algorithm that many pages compare others
+# with, has four. The **policy** writes the answers and learns. The **reference** is a frozen copy of the
+# policy from before training, and the policy pays for its distance from it, so that it is held as if on a
+# leash. The **reward model** scores whole answers. The **critic** predicts, at every token, the reward that
+# is still to come. GRPO, the algorithm of page 07, leaves out the critic, because it compares each answer
+# with other answers to the same prompt.
 
 # %%
 plots.diagram("four_models")
