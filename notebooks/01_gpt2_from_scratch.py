@@ -245,8 +245,8 @@ plots.code(Block)
 # Loaded with OpenAI's weights it gives the logits of GPT-2.
 #
 # Fresh weights are drawn with a standard deviation of 0.02. Two matrices of each block write into the
-# stream, $2L$ in all, and their weights are multiplied by $1/\sqrt{2L}$, so that the stream does not grow with
-# the depth (Radford et al. 2019, section 2.3; `GPT.initialize`).
+# stream, $2L$ in all, and their weights are multiplied by $1/\sqrt{2L}$, so that the stream does not grow
+# with the depth (Radford et al. 2019, section 2.3; `GPT.initialize`).
 #
 # ## 5. Where its weights are
 #
