@@ -454,7 +454,8 @@ check("language_model_loss", my_loss)
 # </details>
 #
 # **2. What happened in this training?** A base model was fine-tuned. The last rows give its
-# loss on such texts before the training, and the logarithm of the size of its vocabulary. (No solution is printed.)
+# loss on such texts before the training, and the logarithm of the size of its vocabulary. (No solution is
+# printed.)
 #
 # - a: the labels were not shifted: every token was to predict itself.
 # - b: there were few texts, and they were read again and again.
