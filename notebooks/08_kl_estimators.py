@@ -555,8 +555,8 @@ print(f"{verdict.status}: {verdict.says}")
 holds(verdict.status == "mistake", "it can name the mistake")
 
 # %% [markdown]
-# The ratio is upside down. With samples of the *reference* this form would be right, and estimate the forward
-# KL. Near the reference both forms are
+# The ratio is upside down. With samples of the *reference* this form would be right, and estimate the
+# forward KL. Near the reference both forms are
 # $\delta^2 / 2$, so no curve looked suspicious. The second line is from the
 # [conformance kit](../conformance/README.md), which tries a function on worked cases and can name the
 # mistake: `python -m conformance mine.py:published`. It does not see whether a function is called with the
