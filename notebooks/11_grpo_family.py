@@ -564,7 +564,7 @@ plt.show()
 # | CISPO | the ratio is a bounded weight without a gradient | rare, decisive words should go on learning |
 # | SAPO | a sigmoid in the place of the clip's edge | many tokens sit at the edge |
 # | dual clip | bounds the push on a bad token | bad tokens have become much likelier |
-# | MaxRL | divides by the group's mean, not by its deviation (rewards of 0 or 1) | hard prompts should count more |
+# | MaxRL | divides by the group's mean (rewards of 0 or 1) | hard prompts should count more |
 # | KL-Cov, Clip-Cov | hold back the few tokens that lower the entropy most | the entropy collapses |
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
