@@ -632,8 +632,8 @@ print("normalised, then sum:", gdpo_advantages(two, (1, 1), 2)[:, 0])
 plots.code(gdpo_advantages, docstring=False)
 
 # %% [markdown]
-# Only with GDPO does an answer that is better in both get a larger advantage than one that is better in one,
-# which is what its paper is about. But a
+# Only with GDPO does an answer that is better in both get a larger advantage than one that is better in
+# one, which is what its paper is about. But a
 # character of length is now as loud as a right answer. In these three seeds the policy gives up right
 # answers for answers that are about half a character shorter, so that fewer are right than at the start.
 # Neither way is better by itself: in the sum a reward's scale is a hidden weight, and with GDPO the
