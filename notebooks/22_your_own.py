@@ -395,7 +395,8 @@ check_answer("beta_for_some_nats", ..., MINE)
 # **And read a comparison.** Your engine and GRPO's from the same three starts, at the end. How wide is
 # the 95% interval of the difference, from its middle to one end? (That is Student's 97.5% point, with two
 # degrees of freedom 4.303, times the standard error $s / \sqrt n$ of the paired differences:
-# [page 21](21_which_would_you_have_believed.ipynb), section 1.) Then say whether you have seen a difference.
+# [page 21](21_which_would_you_have_believed.ipynb), section 1.) Then say whether you have seen a
+# difference.
 
 # %%
 table("half_width", MINE)
