@@ -55,8 +55,8 @@ torch.set_num_threads(1)
 # The pre-training loss is there because RL alone made the model worse at tasks that no annotator had asked
 # about: a *regression elsewhere* (page [23](23_is_it_better.ipynb), section 7).
 #
-# **Llama 3** (Grattafiori et al. 2024, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)) has neither PPO
-# nor GRPO (section 2 says what one of its stages is all the same). It repeats six rounds:
+# **Llama 3** (Grattafiori et al. 2024, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)) has neither
+# PPO nor GRPO (section 2 says what one of its stages is all the same). It repeats six rounds:
 #
 # | stage | here | command |
 # | --- | --- | --- |
@@ -307,11 +307,12 @@ holds(
 # ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), DAPO 16 for each of 512 prompts
 # ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)).
 #
-# **Curriculum.** As the policy learns, prompts become too easy: they move to the right end of the left panel,
-# where hardly a group teaches. So measure $p$ with the start, drop what is always or never solved, prefer $p$ near one half (Kimi k1.5,
-# [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), samples prompts by their failure rate), or draw
-# until enough groups have spread (DAPO's dynamic sampling, page [11](11_grpo_family.ipynb)). A prompt
-# whose checker is wrong is never solved, and looks hard; read ten of them.
+# **Curriculum.** As the policy learns, prompts become too easy: they move to the right end of the left
+# panel, where hardly a group teaches. So measure $p$ with the start, drop what is always or never solved,
+# prefer $p$ near one half (Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), samples prompts
+# by their failure rate), or draw until enough groups have spread (DAPO's dynamic sampling, page
+# [11](11_grpo_family.ipynb)). A prompt whose checker is wrong is never solved, and looks hard; read ten of
+# them.
 #
 # ## 5. Learning rate and beta by size
 #
@@ -363,8 +364,8 @@ holds(leak > 0.1, "without the blocks the second text sees the first")
 
 # %% [markdown]
 # Two more things have to be settled. Is the loss divided by *tokens of answers* or by *texts* (page
-# [26](26_what_a_loss_is_divided_by.ipynb))? And the border must not be trained, because there the last token
-# of one text would predict the first of the next. This repository pads and does not pack.
+# [26](26_what_a_loss_is_divided_by.ipynb))? And the border must not be trained, because there the last
+# token of one text would predict the first of the next. This repository pads and does not pack.
 #
 # **Double BOS.** A chat template often writes the begin-of-text token into the text, and the tokenizer
 # adds another one. Nothing fails; the model reads a start that it has never seen. Print the first ten ids
