@@ -351,7 +351,8 @@ assert "llama" not in plots.source(grpo_engine).lower()
 # ## Exercises
 #
 # **1. What does an adapter train?** A Llama of your own, without biases, whose embedding has no adapter.
-# How many weights do the adapters of all its projections have together? (No solution is printed.)
+# How many weights do the adapters of all its projections have together? (Each layer has seven: queries,
+# keys, values and the output of attention, and gate, up and down of the MLP.) (No solution is printed.)
 
 # %%
 from course.entered import check_answer, table
