@@ -547,7 +547,7 @@ plt.show()
 #
 # *All names in one table.*
 #
-# At equal KL only MaxRL differs significantly from GRPO in our worlds, on sums
+# Of the names below only MaxRL differs significantly from GRPO at equal KL in our worlds, on sums
 # ([archive](../docs/archive.md#one-budget)), and with three starts (base models of
 # different seeds) the others are undecided, not equal.
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
