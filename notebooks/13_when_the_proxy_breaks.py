@@ -330,9 +330,9 @@ holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 # that were named before the run, that of step 20 and the last one, on 96 prompts that no look has used.
 # Where its interval contains 0, a run proves no turn. With the seeds 1 and 2 of this run gold fell between
 # the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In our study gold fell by at least
-# 0.10 from its best in 77 of 78 runs, while the learned reward went on rising. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
-# end at different distances cannot be compared by their end points. (Its two curves are of different
-# prompts: compare shapes only.)
+# 0.10 from its best in 77 of 78 runs, while the learned reward went on rising. The right panel draws gold
+# against the distance d = sqrt(KL) from the start, because two runs that end at different distances cannot
+# be compared by their end points. (Its two curves are of different prompts: compare shapes only.)
 #
 # **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
 # e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
