@@ -669,7 +669,7 @@ check("pass_at_k", my_pass_at_k)
 # </details>
 #
 # **2.** Choose the size of a group. Your prompt is answered rightly with the chance in the table, and at
-# least the share that stands there shall teach something. What is the smallest size? (No solution is
+# least the share of groups in the table should teach something. What is the smallest size? (No solution is
 # printed.)
 
 # %%
