@@ -15,7 +15,7 @@
 # field: the economist Goodhart wrote in 1975 that a regularity tends to collapse once it is used for
 # control.
 #
-# **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
+# **You need** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
 # [05, what a KL is](05_what_a_kl_is.ipynb).
 #
 # | section | idea |
