@@ -469,7 +469,7 @@ for form in forms:
 # ## 8. The whole loss: a ratio and a clip
 #
 # So far there is only an advantage. Unlike RLOO, REINFORCE++ takes several optimizer steps on a batch, so
-# that it needs PPO's ratio of the policy to the one that sampled, and PPO's clip (Eq. 1). Its average is
+# it needs PPO's ratio of the policy to the one that sampled, and PPO's clip (Eq. 1). Its average is
 # GRPO's, over the tokens of an answer first:
 #
 # $$L = - \frac{1}{N} \sum_i \frac{1}{L_i} \sum_t
