@@ -561,8 +561,8 @@ plots.code(value_loss, lines=("squared =", "return squared"))
 plots.neighbours("grpo", "ppo")
 
 # %% [markdown]
-# PPO trains two models instead of one. Outside of sampling it does about twice the work of GRPO, and it holds
-# nearly twice the numbers: weights, gradients and Adam's two moments of both models.
+# PPO trains two models instead of one. Outside of sampling it does about twice the work of GRPO, and it
+# holds nearly twice the numbers: weights, gradients and Adam's two moments of both models.
 #
 # ## 8. Options
 #

@@ -314,9 +314,9 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 # ## Exercises
 #
 # **1. What a judge's verdicts say.** The table gives the share of pairs in which a judge picks the better
-# answer, whichever of the two that is, and the share of prompts on which it prefers the new model's. On what share of the
-# prompts is it really better? (It says "the new one" in two cases: the new one is better and the judge is
-# right, or the old one is better and the judge errs.)
+# answer, whichever of the two that is, and the share of prompts on which it prefers the new model's. On
+# what share of the prompts is it really better? (It says "the new one" in two cases: the new one is better
+# and the judge is right, or the old one is better and the judge errs.)
 
 # %%
 MINE = 0  # your number, at a university the last digits of your student number
