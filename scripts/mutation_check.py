@@ -11,7 +11,7 @@ The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
     in k1
     - return log_probs - ref_log_probs
     + return ref_log_probs - log_probs
-    tests test_losses.py
+    tests test_worked_numbers.py
     also 1 of 4: test_peers.py
 
 `in` names a function, a class or an assigned name, with its file before it where several have that
@@ -272,7 +272,7 @@ def passes(file: str) -> bool:
 
 
 def who_else(bug: Bug, texts: Mapping[str, str]) -> str:
-    """`2 of 7: test_losses.py test_peers.py`, as the list keeps it."""
+    """`2 of 7: test_peers.py test_worked_numbers.py`, as the list keeps it."""
     modules = {module_of(path).removeprefix("scripts.") for path in texts}
     files = [file for file in (ROOT / "tests").rglob("test_*.py") if imports(file) & modules]
     own = [ROOT / test_file(name) for name in bug.tests]

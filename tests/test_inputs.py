@@ -19,7 +19,6 @@ from gpt import finetuning, pretraining, teacher
 from gpt.finetuning import FinetuningConfig
 from gpt.huggingface import save_hf
 from gpt.pretraining import PretrainingConfig
-from gpt.recipes import defaults
 from harness import files
 from harness.errors import NothingToDo, UserError
 from harness.files import read_jsonl, read_object, write_json
@@ -205,11 +204,3 @@ def test_talk_tells_what_the_run_has_not_read(place: Path) -> None:
     base = default_folder("pretraining", "pairs.jsonl", "tiny") / MODEL_FILE
     changed(base)
     assert any(str(base.relative_to(place)) in note for note in Talk(config).notes)
-
-
-def test_a_named_model_has_the_preset_of_its_run(place: Path) -> None:
-    saved_gpt(place / "run")
-    (place / "run/config.json").write_text('{"preset": "small"}')
-    for named in ("run", f"run/{MODEL_FILE}"):
-        flags = ["--data", "pairs.jsonl", "--model", named]
-        assert defaults(GRPOConfig, flags).preset == "small"

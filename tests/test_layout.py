@@ -21,14 +21,8 @@ else:
     import tomli as tomllib  # pytest brings it where the standard library lacks it
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (
-    "harness",
-    "data",
-    "gpt",
-    "reward_model",
-    "rl",
-    "report",
-)  # each may import itself and what stands before it
+# Each may import itself and what stands before it.
+PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report")
 ROOMS = ("equations", "batches", "rewards", "run")  # of rl/, likewise
 LOOP = ("loop", "actor_critic")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
@@ -118,12 +112,8 @@ def test_imports_point_one_way_between_the_rooms_of_rl() -> None:
         allowed = set(ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else (*ROOMS, *LOOP))
         if rest == ["engine.py"]:
             allowed |= {*LOOP}
-        if room.endswith("_engine.py") or room in (
-            "__init__.py",
-            "export.py",
-            "memory.py",
-            "talk.py",
-        ):
+        commands = ("__init__.py", "export.py", "memory.py", "talk.py")
+        if room.endswith("_engine.py") or room in commands:
             allowed |= {"engine"}
         if room == "memory.py":  # which reads their presets
             allowed |= {"grpo_engine", "ppo_engine"}
@@ -140,11 +130,8 @@ def test_declared_requirements_agree() -> None:
     assert whole["dependency-groups"]["dev"] == ["pytest>=8.2", "pytest-xdist>=3.8"]
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith("#")]
-    assert lines[0] == "torch>=2.6,<2.14" and lines[-3:] == [
-        "pytest>=8.2",
-        "pytest-xdist>=3.8",
-        "-e .",
-    ]
+    assert lines[0] == "torch>=2.6,<2.14"
+    assert lines[-3:] == ["pytest>=8.2", "pytest-xdist>=3.8", "-e ."]
     extras = project["optional-dependencies"]
     assert ["torch>=2.6", *lines[1:-3]] == project["dependencies"]
     assert {re.split(r"[<>=]", line)[0] for line in project["dependencies"]} == RUNTIME

@@ -39,7 +39,7 @@ def test_who_else_notices_is_written_once_below_its_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = (
-        ": a\nin k1\n- where_finite(log_probs, ref_log_probs)\n+ log_probs\ntests test_losses.py\n"
+        ": a\nin k1\n- where_finite(log_probs, ref_log_probs)\n+ log_probs\ntests test_peers.py\n"
     )
     listed = tmp_path / "bugs.txt"
     listed.write_text(f"# KL\none{block}\ntwo{block}")

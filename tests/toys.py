@@ -19,12 +19,14 @@ from conftest import require_package
 from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
+from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import BYTES, hub_form, published
 from harness.files import read_object
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
+from reward_model.scalar_head import RewardModel
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 GLASSBOX = load_tokenizer("glassbox")
@@ -120,6 +122,13 @@ def split_by_question(prompt: str) -> str:
     return "test" if bucket < 10 else "validation" if bucket < 20 else "train"
 
 
+def write_rows(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
+    """A file of JSON lines."""
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def write_pairs(path: Path, count: int = 60, **first: object) -> list[dict]:
     """A file of preference pairs whose prompts differ; `first` changes the first of them."""
     rows = [
@@ -131,7 +140,7 @@ def write_pairs(path: Path, count: int = 60, **first: object) -> list[dict]:
     return rows
 
 
-def randomized(model: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> torch.nn.Module:
+def randomized(model: Any, seed: int = 0, scale: float = 0.5) -> Any:
     """Every parameter random, biases and gains too, so that none can be left out unseen."""
     generator = seeded(seed)
     for parameter in model.parameters():
@@ -149,6 +158,23 @@ def random_gpt(
     model = GPT(shape).to(dtype).eval()
     randomized(model, seed, scale)
     return model
+
+
+def random_llama(
+    vocab_size: int, context: int = 64, *, seed: int = 0, scale: float = 0.3, **shape: Any
+) -> Llama:
+    """The same of a Llama, two query heads to each key head; `shape` changes it."""
+    sizes: dict[str, Any] = dict(n_layer=2, n_head=4, n_embd=16, n_key_head=2, n_inner=24)
+    return randomized(Llama(LlamaConfig(vocab_size, context, **sizes | shape)).eval(), seed, scale)
+
+
+def random_judge(gpt: GPT) -> RewardModel:
+    """A reward model on it whose bias, mean and deviation are not the usual ones."""
+    judge = RewardModel.from_policy(gpt).eval().requires_grad_(False)
+    judge.head.bias.fill_(0.4)
+    judge.mean.fill_(-1.5)
+    judge.std.fill_(0.3)
+    return judge
 
 
 def padded_gpt(model: GPT, rows: int) -> GPT:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_rows
 
 from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
@@ -18,12 +17,6 @@ HI = "### Instruction:\nHi\n\n### Response:\n"
 ALPACA = {"instruction": "Translate.", "input": "chat", "output": "rude cat"}
 ALPACA_PROMPT = "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
 PAIR = {"prompt": "Q", "chosen": " a", "rejected": " b"}
-
-
-def write(folder: Path, *rows: Row) -> Path:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def said(*texts: str) -> list[dict[str, str]]:
@@ -149,11 +142,11 @@ def test_a_conversation_is_read_once(tmp_path: Path, name: str) -> None:
     good, bad = before + answered("yes"), before + answered("no")
     pairs = [CONVERSATION, {"prompt": prompt, "chosen": good, "rejected": bad}]
     kept = [PreferenceRecord(expected, "yes", "no")] if expected else []
-    assert read_preferences(write(tmp_path, *pairs)).records[1:] == kept
+    assert read_preferences(write_rows(tmp_path, *pairs)).records[1:] == kept
     for key in ("completion", "messages"):
         rows = [{"prompt": said("Hi"), key: said("Hi", "x")}, {"prompt": prompt, key: good}]
         answers = [ResponseRecord(expected, "yes")] if expected else []
-        assert read_responses(write(tmp_path, *rows)).records[1:] == answers
+        assert read_responses(write_rows(tmp_path, *rows)).records[1:] == answers
 
 
 # Of strings: the prompt, an answer, and what it must be read as, None for a dropped row.
@@ -171,17 +164,17 @@ STRINGS: dict[str, tuple[str, str, str | None]] = {
 def test_a_string_is_read_once(tmp_path: Path, name: str) -> None:
     prompt, answer, own = STRINGS[name]
     rows = [PAIR, {"prompt": prompt, "chosen": answer, "rejected": f"{answer}!"}]
-    result = read_preferences(write(tmp_path, *rows))
+    result = read_preferences(write_rows(tmp_path, *rows))
     kept = [] if own is None else [PreferenceRecord(prompt, own, f"{own}!")]
     assert result.records[1:] == kept
     assert bool(result.notes) == bool(own and own != answer)
     for key in ("response", "completion"):
         rows = [{"prompt": "Q", key: " a"}, {"prompt": prompt, key: answer}]
         answers = [ResponseRecord(pair.prompt, pair.chosen) for pair in kept]
-        assert read_responses(write(tmp_path, *rows)).records[1:] == answers
+        assert read_responses(write_rows(tmp_path, *rows)).records[1:] == answers
     if own is not None:
         rows = [{"instruction": prompt, "chosen": answer, "rejected": f"{answer}!"}]
-        (pair,) = read_preferences(write(tmp_path, *rows)).records
+        (pair,) = read_preferences(write_rows(tmp_path, *rows)).records
         assert (pair.chosen, pair.rejected) == (own.strip(), f"{own}!".strip())
 
 
@@ -191,12 +184,12 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
         {"prompt": Q, "chosen": " yes", "rejected": Q + " no"},
         {"prompt": Q, "chosen": Q, "rejected": Q + " no", "chosen_ended": True},
     ]
-    records = read_preferences(write(tmp_path, *rows)).records
+    records = read_preferences(write_rows(tmp_path, *rows)).records
     assert [record.rejected for record in records] == [Q + " no"] * 2
     empty = {"prompt": Q, "chosen": Q + " yes", "rejected": ""}
-    (read,) = read_responses(write(tmp_path, empty)).records
+    (read,) = read_responses(write_rows(tmp_path, empty)).records
     assert read == ResponseRecord(Q, " yes")
-    assert read_preferences(write(tmp_path, rows[0], empty)).dropped == {"empty answer": 1}
+    assert read_preferences(write_rows(tmp_path, rows[0], empty)).dropped == {"empty answer": 1}
 
 
 # Columns beside those of the format ---------------------------------------------------------------
@@ -235,9 +228,9 @@ def test_what_changes_a_row_is_written_or_the_row_dropped(
 ) -> None:
     if prompt is None:
         with pytest.raises(UserError):
-            read(write(tmp_path, row))
+            read(write_rows(tmp_path, row))
     else:
-        assert read(write(tmp_path, row)).records[0].prompt == prompt
+        assert read(write_rows(tmp_path, row)).records[0].prompt == prompt
 
 
 @pytest.mark.parametrize(("key", "on"), [("weight", 1), ("train", True), ("loss", "true")])
@@ -250,12 +243,12 @@ def test_an_answer_marked_as_not_to_be_learned_is_none(tmp_path: Path, key: str,
             {"messages": earlier + last}, {"messages": earlier + last, key: on},
             {"messages": said(Q) + unlearned}, {"messages": said(Q) + last, key: off},
         ]  # fmt: skip
-        result = read_responses(write(tmp_path, *rows))
+        result = read_responses(write_rows(tmp_path, *rows))
         assert len(result.records) == 2 and list(result.dropped.values()) == [2]
         assert len(read_prompts(tmp_path / "rows.jsonl").records) == 4
         pair = {"prompt": said(Q), "chosen": last, "rejected": answered("x")}
         rows = [pair, pair | {"chosen": unlearned}, pair | {key: off}]
-        result = read_preferences(write(tmp_path, *rows))
+        result = read_preferences(write_rows(tmp_path, *rows))
         assert list(result.dropped.values()) == [2] and result.unread == []
         assert len(result.records) == 1
 
@@ -271,12 +264,12 @@ def test_a_message_of_text_parts_is_their_text(tmp_path: Path) -> None:
     told = [{"role": "assistant", "content": [{"type": "output_text", "text": "No."}]}]
     seen = {"role": "user", "content": parts("What is this?", image_url="https://x")}
     rows = [{"messages": [asks, *told]}, {"messages": [seen, *told]}]
-    result = read_responses(write(tmp_path, *rows))
+    result = read_responses(write_rows(tmp_path, *rows))
     assert result.records == [ResponseRecord(ASKS, "No.")] and list(result.dropped.values()) == [1]
     for bad in ([3], [{"text": "x"}], [{"type": "text"}], [{"type": "text", "text": 3}]):
         row = {"messages": [{"role": "user", "content": bad}, *told]}
         with pytest.raises(UserError, match="rows.jsonl:1: "):
-            read_responses(write(tmp_path, row))
+            read_responses(write_rows(tmp_path, row))
 
 
 MIXED: list[tuple[Any, Any]] = [
@@ -292,10 +285,12 @@ def test_messages_and_strings_stand_beside_each_other(
     """A prompt of messages with answers as strings, one message each, or lists of one, and all of it."""
     for key in ("response", "completion"):
         rows = [{"prompt": prompt, key: answer}, {"prompt": said(Q), key: answered("No.")}]
-        assert read_responses(write(tmp_path, *rows)).records == [ResponseRecord(ASKS, "No.")] * 2
+        assert (
+            read_responses(write_rows(tmp_path, *rows)).records == [ResponseRecord(ASKS, "No.")] * 2
+        )
     pair = {"prompt": prompt, "chosen": answer, "rejected": answered("Yes.")[0]}
     for row in (pair, pair | {"rejected": "Yes."} if not isinstance(prompt, str) else pair):
-        records = read_preferences(write(tmp_path, row, row)).records
+        records = read_preferences(write_rows(tmp_path, row, row)).records
         assert records == [PreferenceRecord(ASKS, "No.", "Yes.")] * 2
 
 
@@ -309,30 +304,30 @@ def test_a_column_or_key_that_says_there_is_nothing_drops_no_row(
             {"messages": said(Q, "No"), key: '[{"a": 1}]'},
         ]
         rows.append({"messages": [*said(Q), answered("No")[0] | {"tool_calls": nothing}]})
-        assert len(read_responses(write(tmp_path, *rows)).records) == 2
+        assert len(read_responses(write_rows(tmp_path, *rows)).records) == 2
     task = ALPACA | {"input": "[]"}  # which is what the instruction works on
-    assert "[]" in read_responses(write(tmp_path, task)).records[0].prompt
+    assert "[]" in read_responses(write_rows(tmp_path, task)).records[0].prompt
 
 
 @pytest.mark.parametrize(("prompt", "notes"), [("A: ", 1), ("A:\t", 1), ("A:\n", 0), ("A:", 0)])
 def test_a_blank_at_the_end_of_a_prompt_is_counted(tmp_path: Path, prompt: str, notes: int) -> None:
     for row in ({"prompt": prompt}, {"prompt": prompt, "response": " a"}):
-        result = read_prompts(write(tmp_path, row))
+        result = read_prompts(write_rows(tmp_path, row))
         assert sum(result.notes.values()) == notes and result.records[0].prompt == prompt
-    assert not read_prompts(write(tmp_path, {"prompt": said("A: ")})).notes
+    assert not read_prompts(write_rows(tmp_path, {"prompt": said("A: ")})).notes
 
 
 def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
     """Those of any row, once."""
-    result = read_preferences(write(tmp_path, SCORED, SCORED | {"source": "x"}))
+    result = read_preferences(write_rows(tmp_path, SCORED, SCORED | {"source": "x"}))
     assert result.unread == ["prompt_id", "messages", "source"]
     assert all(result.summary().count(repr(name)) == 1 for name in result.unread)
-    assert read_preferences(write(tmp_path, PAIR)).unread == []
+    assert read_preferences(write_rows(tmp_path, PAIR)).unread == []
 
 
 def test_a_chosen_answer_with_the_lower_score_is_told(tmp_path: Path) -> None:
     rows = [{**SCORED, "score_rejected": score} for score in (8.5, 9, 4, None)]
-    result = read_preferences(write(tmp_path, *rows))
+    result = read_preferences(write_rows(tmp_path, *rows))
     assert (len(result.records), result.dropped) == (3, {"equal scores": 1})
     assert list(result.notes.values()) == [1]
     table = "prompt,chosen,rejected,score_chosen,score_rejected\n"
@@ -357,7 +352,7 @@ def test_ratings_are_read_by_every_usual_name(tmp_path: Path, chosen: str, rejec
         rows = [
             PAIR | {"prompt": f"{i}:", chosen: x, rejected: y} for i, (x, y) in enumerate(rates)
         ]
-        result = read_preferences(write(tmp_path, *rows))
+        result = read_preferences(write_rows(tmp_path, *rows))
         assert [record.prompt for record in result.records] == ["1:", "2:", "3:", "4:"]
         assert [*result.dropped.values(), *result.notes.values()] == [1, 1, 1]
         assert result.unread == []
@@ -368,14 +363,14 @@ def test_what_a_run_records_of_gold_rewards_rates_no_pair(tmp_path: Path) -> Non
     rows = [
         PAIR | {"gold_chosen": 1, "gold_rejected": 1, "chosen_rating": 1, "rejected_model": "x"}
     ]
-    result = read_preferences(write(tmp_path, *rows))
+    result = read_preferences(write_rows(tmp_path, *rows))
     assert len(result.records) == 1 and not result.notes and len(result.unread) == 4
 
 
 @pytest.mark.parametrize("name", PREFERENCES)
 def test_pairs(tmp_path: Path, name: str) -> None:
     rows, records, form, dropped = PREFERENCES[name]
-    result = read_preferences(write(tmp_path, *rows))
+    result = read_preferences(write_rows(tmp_path, *rows))
     assert (result.records, result.format, result.dropped) == (records, form, dropped)
 
 
@@ -411,7 +406,7 @@ RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_answers(tmp_path: Path, name: str) -> None:
     rows, texts, dropped = RESPONSES[name]
-    result = read_responses(write(tmp_path, *rows))
+    result = read_responses(write_rows(tmp_path, *rows))
     assert (result.records, result.dropped) == ([ResponseRecord(*pair) for pair in texts], dropped)
 
 
@@ -437,7 +432,7 @@ PROMPTS: dict[str, tuple[list[Row], list[tuple[str, Any]], dict[str, int]]] = {
 @pytest.mark.parametrize("name", PROMPTS)
 def test_prompts(tmp_path: Path, name: str) -> None:
     rows, texts, dropped = PROMPTS[name]
-    result = read_prompts(write(tmp_path, *rows))
+    result = read_prompts(write_rows(tmp_path, *rows))
     assert [(record.prompt, record.answer) for record in result.records] == texts
     assert result.dropped == dropped
 
@@ -447,7 +442,7 @@ def test_a_prompt_brings_the_other_columns_of_its_row(tmp_path: Path) -> None:
         {"prompt": "Q", "answer": [1], "tests": ["assert f(0) == 0"], "level": {"hard": True}},
         {"prompt": "R", "response": "a"},
     ]
-    first, second = read_prompts(write(tmp_path, *rows)).records
+    first, second = read_prompts(write_rows(tmp_path, *rows)).records
     assert first == PromptRecord("Q", [1], {"tests": rows[0]["tests"], "level": {"hard": True}})
     assert second.meta == {"response": "a"}
 
@@ -468,24 +463,4 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
     rows = [good, good | changes] if {"chosen", "question"} & good.keys() else [good | changes]
     read = read_prompts if "question" in good else read_preferences
     with pytest.raises(UserError, match=rf"rows.jsonl:{len(rows)}: "):
-        read(write(tmp_path, *rows))
-
-
-# Tables.
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_tables_have_cells_of_text(tmp_path: Path, name: str) -> None:
-    lines = '\ufeffprompt,chosen,rejected,id\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
-    content = (lines + '"Sea?\n",green,red,5').encode()
-    (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
-    first = read_preferences(tmp_path / name).records[0]
-    assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7")
-
-
-@pytest.mark.parametrize("line", ["a,b,c,d", "a,b"])
-def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
-    with pytest.raises(UserError, match="rows.csv:3: "):
-        read_preferences(path)
+        read(write_rows(tmp_path, *rows))

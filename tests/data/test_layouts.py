@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import types
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_rows
 
 from data import sources
 from data.files import published
@@ -27,12 +27,6 @@ Row = dict[str, Any]
 Q = "Why is the sky blue?"
 ASKS = f"### Instruction:\n{Q}\n\n### Response:\n"
 KINDLY = f"### System:\nBe kind.\n\n{ASKS}"
-
-
-def write(folder: Path, *rows: Row, name: str = "rows.jsonl") -> Path:
-    path = folder / name
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def user(text: str = Q) -> Row:
@@ -54,21 +48,14 @@ def talk(text: str) -> list[Row]:
 GOOD, BAD = "Light scatters.", "It is paint."
 TWO = {"chosen": GOOD, "rejected": BAD}
 PKU = {
-    "prompt": Q,
-    "response_0": BAD,
-    "response_1": GOOD,
-    "is_response_0_safe": False,
+    "prompt": Q, "response_0": BAD, "response_1": GOOD, "is_response_0_safe": False,
     "safer_response_id": 0,
-}
+}  # fmt: skip
 HELPSTEER = {"domain": "general", "context": [user()], "response1": GOOD, "response2": BAD}
 SHP = {
-    "post_id": "x",
-    "history": Q,
-    "human_ref_A": BAD,
-    "human_ref_B": GOOD,
-    "score_A": 2,
-    "score_B": 9,
-}
+    "post_id": "x", "history": Q, "human_ref_A": BAD, "human_ref_B": GOOD,
+    "score_A": 2, "score_B": 9,
+}  # fmt: skip
 ARENA = {"model_a": "x", "model_b": "y", "conversation_a": talk(BAD), "conversation_b": talk(GOOD)}
 FEEDBACK = [
     {"model": "m", "response": text, "overall_score": score, "annotations": {}}
@@ -99,7 +86,7 @@ PAIRS: dict[str, tuple[Row, str]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_popular_pairs_by_their_own_columns(tmp_path: Path, name: str) -> None:
     row, prompt = PAIRS[name]
-    path = write(tmp_path, row)
+    path = write_rows(tmp_path, row)
     assert read_preferences(path).records == [PreferenceRecord(prompt, GOOD, BAD)]
     assert read_responses(path).records == [ResponseRecord(prompt, GOOD)]
     assert read_prompts(path).records[0].prompt == prompt
@@ -122,7 +109,7 @@ def test_the_answer_that_the_column_names_is_the_chosen_one(
     """As each set's card defines it: SHP's 1 is A, HelpSteer3's negative numbers are for the first."""
     expected = row[chosen] if isinstance(row[chosen], str) else row[chosen][-1]["content"]
     rows = [row | {by: value} for value in said]
-    assert [pair.chosen for pair in read_preferences(write(tmp_path, *rows)).records] == (
+    assert [pair.chosen for pair in read_preferences(write_rows(tmp_path, *rows)).records] == (
         [expected] * len(said)
     )
 
@@ -139,12 +126,12 @@ def test_a_tie_is_a_prompt_and_no_pair_and_other_verdicts_are_refused(
     tmp_path: Path, row: Row, by: str, ties: list[Any], wrong: Any
 ) -> None:
     good = {"better_response_id": 1, "overall_preference": 1, "winner": "model_a", "labels": 1}[by]
-    path = write(tmp_path, row | {by: good}, *(row | {by: tie} for tie in ties))
+    path = write_rows(tmp_path, row | {by: good}, *(row | {by: tie} for tie in ties))
     for result in (read_preferences(path), read_responses(path)):
         assert len(result.records) == 1 and sum(result.dropped.values()) == len(ties)
     assert len(read_prompts(path).records) == 1 + len(ties)
     with pytest.raises(UserError, match="rows.jsonl:2: "):
-        read_preferences(write(tmp_path, row | {by: good}, row | {by: wrong}))
+        read_preferences(write_rows(tmp_path, row | {by: good}, row | {by: wrong}))
 
 
 def test_the_best_of_rated_answers_beats_the_worst(tmp_path: Path) -> None:
@@ -153,13 +140,13 @@ def test_the_best_of_rated_answers_beats_the_worst(tmp_path: Path) -> None:
         {"instruction": Q, "completions": given}
         for given in (FEEDBACK, FEEDBACK[:1], FEEDBACK[:1] * 2, [*FEEDBACK[1:], unrated])
     ]  # fmt: skip
-    result = read_preferences(write(tmp_path, *rows))
+    result = read_preferences(write_rows(tmp_path, *rows))
     assert [(pair.chosen, pair.rejected) for pair in result.records] == [(GOOD, BAD)] * 2
     assert sum(result.dropped.values()) == 2
     for bad in ("a", [3]):
         with pytest.raises(UserError):
             read_preferences(
-                write(tmp_path, {"instruction": Q, "completions": bad}, name="a.jsonl")
+                write_rows(tmp_path, {"instruction": Q, "completions": bad}, name="a.jsonl")
             )
 
 
@@ -167,13 +154,13 @@ def test_a_prompt_is_what_is_asked_whatever_other_columns_are_called(tmp_path: P
     """As in the files of reward_model.annotate, whose `question` is a number."""
     row = {"prompt": "Hi.\n", "chosen": "Yes.", "rejected": "No."}
     for more in ({"question": 0}, {"question": "a7"}, {"conversations": 3}):
-        (record,) = read_preferences(write(tmp_path, row | more)).records
+        (record,) = read_preferences(write_rows(tmp_path, row | more)).records
         assert (record.prompt, record.chosen, record.rejected) == ("Hi.\n", "Yes.", "No.")
 
 
 def test_ratings_in_a_list_tell_a_tie(tmp_path: Path) -> None:
     rows = [{"input": Q, **TWO, "rating": rating} for rating in ([5, 5], [4, 5], None)]
-    result = read_preferences(write(tmp_path, *rows))
+    result = read_preferences(write_rows(tmp_path, *rows))
     assert len(result.records) == 2 and list(result.dropped.values()) == [1]
 
 
@@ -200,7 +187,7 @@ PROMPTS: dict[str, tuple[Row, str, Any]] = {
 @pytest.mark.parametrize("name", PROMPTS)
 def test_popular_prompts_and_their_ground_truth(tmp_path: Path, name: str) -> None:
     row, prompt, truth = PROMPTS[name]
-    result = read_prompts(write(tmp_path, row))
+    result = read_prompts(write_rows(tmp_path, row))
     (record,) = result.records
     assert (record.prompt, record.answer) == (prompt, truth)
     elsewhere = truth is not None and truth != row.get("answer") and row.get("answer") is None
@@ -222,11 +209,13 @@ ANSWERED: dict[str, tuple[Row, str, str]] = {
 @pytest.mark.parametrize("name", ANSWERED)
 def test_popular_answers_to_learn_from(tmp_path: Path, name: str) -> None:
     row, prompt, answer = ANSWERED[name]
-    assert read_responses(write(tmp_path, row)).records == [ResponseRecord(prompt, answer)]
+    assert read_responses(write_rows(tmp_path, row)).records == [ResponseRecord(prompt, answer)]
 
 
 def test_messages_that_end_with_the_user_are_prompts_alone(tmp_path: Path) -> None:
-    path = write(tmp_path, {"messages": talk(GOOD)}, {"messages": [*talk(GOOD), user("Really?")]})
+    path = write_rows(
+        tmp_path, {"messages": talk(GOOD)}, {"messages": [*talk(GOOD), user("Really?")]}
+    )
     assert len(read_prompts(path).records) == 2
     result = read_responses(path)
     assert len(result.records) == 1 and list(result.dropped.values()) == [1]
@@ -245,7 +234,7 @@ def test_a_layout_that_is_known_by_name_comes_with_the_lines_that_convert_it(
     }  # fmt: skip
     assert {name for name, *_ in OTHERS} == {*given}
     for name, _, make in OTHERS:
-        theirs = write(tmp_path, given[name], name="theirs.jsonl")
+        theirs = write_rows(tmp_path, given[name], name="theirs.jsonl")
         with pytest.raises(UserError, match="mine.jsonl"):
             read_prompts(theirs)
         lines = LINES.format(name, make).split("\n", 1)[1]
@@ -265,17 +254,17 @@ def test_a_labelled_answer_is_half_a_pair(tmp_path: Path) -> None:
         {"prompt": [user()], "completion": [model(text)], "label": label}
         for text, label in ((GOOD, True), (BAD, False), (GOOD, "true"), (BAD, 0), (" ", True))
     ]
-    result = read_preferences(write(tmp_path, *rows), labelled=True)
+    result = read_preferences(write_rows(tmp_path, *rows), labelled=True)
     good = PreferenceRecord(ASKS, GOOD, "", {"label": True})
     bad = PreferenceRecord(ASKS, "", BAD, {"label": False})
     assert result.records == [good, bad, good, bad] and list(result.dropped.values()) == [1]
     assert result.unread == []
     pairs = [{"prompt": Q, "response": GOOD, "kto_tag": False}]
-    assert read_preferences(write(tmp_path, *pairs), labelled=True).records[0].rejected == GOOD
+    assert read_preferences(write_rows(tmp_path, *pairs), labelled=True).records[0].rejected == GOOD
     pairs = [{"prompt": Q, **TWO, "label": True}]  # a pair stays a pair
-    assert read_preferences(write(tmp_path, *pairs), labelled=True).records[0].rejected == BAD
+    assert read_preferences(write_rows(tmp_path, *pairs), labelled=True).records[0].rejected == BAD
     with pytest.raises(UserError, match="--loss kto"):
-        read_preferences(write(tmp_path, *rows))
+        read_preferences(write_rows(tmp_path, *rows))
 
 
 # --columns.
@@ -292,20 +281,20 @@ def test_columns_are_renamed_before_the_layout_is_found(tmp_path: Path, run: Non
         {"task": Q, "best": GOOD, "worst": BAD, "prompt": "x", "source": "y"},
         {"task": Q, "best": GOOD, "source": "y"},
     ]
-    path = write(tmp_path, *rows)
+    path = write_rows(tmp_path, *rows)
     name_columns(str(path), ("prompt=task", "chosen=best", "rejected=worst"))
     with pytest.raises(UserError, match="rows.jsonl:2: "):
         file_source(path, None).pairs()
-    result = file_source(write(tmp_path, rows[0]), None).pairs()
+    result = file_source(write_rows(tmp_path, rows[0]), None).pairs()
     assert result.records == [PreferenceRecord(Q, GOOD, BAD)] and result.unread == ["source"]
-    other = write(tmp_path, PKU | {"better_response_id": 1}, name="other.jsonl")
+    other = write_rows(tmp_path, PKU | {"better_response_id": 1}, name="other.jsonl")
     assert len(read_preferences(other).records) == 1  # another file of the run keeps its names
     name_columns(str(other), ["better_response_id=safer_response_id"])
     assert read_preferences(other).records == [PreferenceRecord(ASKS, BAD, GOOD)]
 
 
 def test_two_columns_can_change_places(tmp_path: Path, run: None) -> None:
-    path = write(tmp_path, {"prompt": Q, **TWO})
+    path = write_rows(tmp_path, {"prompt": Q, **TWO})
     name_columns(str(path), ["chosen=rejected", "rejected=chosen"])
     assert read_preferences(path).records == [PreferenceRecord(Q, BAD, GOOD)]
 
@@ -324,14 +313,9 @@ def test_columns_hold_for_tables_texts_and_one_run_alone(tmp_path: Path) -> None
 
 
 def test_wrong_columns_are_refused(tmp_path: Path, run: None) -> None:
-    path = write(tmp_path, {"task": Q})
-    for columns in (
-        ["prompt"],
-        ["prompt="],
-        ["=task"],
-        ["question2=task"],
-        ["prompt=task", "prompt=task"],
-    ):
+    path = write_rows(tmp_path, {"task": Q})
+    wrong = ["prompt"], ["prompt="], ["=task"], ["question2=task"], ["prompt=task", "prompt=task"]
+    for columns in wrong:
         with pytest.raises(UserError, match="--columns"):
             named(columns)
     for data, columns in (("reviews", ["prompt=task"]), (str(tmp_path / "none"), ["prompt=task"])):
@@ -410,12 +394,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_data_set_of_the_hub_by_its_name(hub: Path) -> None:
-    for name in (
-        "someone/one",
-        "hf://someone/one",
-        "hf://datasets/someone/one",
-        "someone/one:train",
-    ):
+    one = "someone/one"
+    for name in (one, f"hf://{one}", f"hf://datasets/{one}", f"{one}:train"):
         assert sources.place_of_data(name) == hub / "someone/one/default/train"
         assert data_name(name).startswith("one-") and len(data_name(name)) == len("one-123456")
     for part in ("main/train", "main/test"):
@@ -438,9 +418,6 @@ def test_what_is_no_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A file, also one that is missing, a folder that is here, and a world."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
-    for name in ("a/b.jsonl", "mine/pairs", "reviews", "a/b.parquet", "a/b/c", "/a/b"):
+    for name in ("a/b.jsonl", "mine/set", "set", "a/b.parquet", "a/b.csv.gz", "a/b/c", "/a/b"):
         assert published.hub_data(name) is None
     assert published.hub_data("hf://mine/pairs") == ("mine/pairs", "train")
-    with pytest.raises(UserError, match="is a folder") as error:
-        read_prompts(tmp_path / "mine")
-    assert "remove" not in str(error.value)

@@ -14,7 +14,16 @@ from toys import TEMPLATES, chat_tokenizer, random_gpt, tokenizer_in
 from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import ResponseRecord
 from data.sources import file_source
-from data.templates import ChatForm, Turn, Unwritable, conversation_prompt, instruction_prompt
+from data.templates import (
+    CHAT_MARKS,
+    CHAT_TEMPLATE,
+    ChatForm,
+    Turn,
+    Unwritable,
+    chat_prompt,
+    conversation_prompt,
+    instruction_prompt,
+)
 from gpt.folder import open_model
 from gpt.huggingface import save_hf
 from gpt.tokenizer_files import SETTINGS_FILE, TEMPLATE_FILE, write_tokenizer
@@ -68,14 +77,10 @@ def test_a_conversation_is_what_transformers_writes(name: str, tmp_path: Path, r
 @pytest.mark.parametrize(
     ("name", "end", "answer"),
     [
-        ("smollm2", "<|im_end|>", "So."),
-        ("llama-2", "</s>", " So. "),
-        ("llama-3", "<|eot_id|>", "So."),
-        ("gemma", "<end_of_turn>", "So."),
-        ("zephyr", "</s>", "So."),
-        ("phi-3", "<|end|>", "So."),
+        ("smollm2", "<|im_end|>", "So."), ("llama-2", "</s>", " So. "), ("llama-3", "<|eot_id|>", "So."),
+        ("gemma", "<end_of_turn>", "So."), ("zephyr", "</s>", "So."), ("phi-3", "<|end|>", "So."),
     ],
-)
+)  # fmt: skip
 def test_what_ends_a_turn_ends_an_answer(name: str, end: str, answer: str, tmp_path: Path) -> None:
     tokenizer, asked = chat_tokenizer(name), [Turn("user", "Why?")]
     assert chat(name).end == end
@@ -167,16 +172,12 @@ def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Pat
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for %}",
-        "{{ raise_exception('no') }}",
-        "{{ messages.append(1) }}",
-        "{{ ''.__class__.mro() }}",
-        "{{ ''.__class__ }}",
-        "{{ bos_token }}",
+        "{% for %}", "{{ raise_exception('no') }}", "{{ messages.append(1) }}", "{{ bos_token }}",
+        "{{ ''.__class__.mro() }}", "{{ ''.__class__ }}",
         "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}",
         "{% for i in range(10 ** 9) %}{% endfor %}",
     ],
-)
+)  # fmt: skip
 def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, chat_tokenizer("smollm2"), 64)
     settings = read_object(tmp_path / SETTINGS_FILE)
@@ -184,6 +185,16 @@ def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path
     with pytest.raises(UserError) as error:
         tokenizer_in(tmp_path, 259)
     assert str(tmp_path) in str(error.value)
+
+
+def test_the_prompts_of_the_worlds_chat_are_those_of_smollm2() -> None:
+    """By the template as it is published and by ours, which the folder of docs gets."""
+    for text in ("the thing", " a\n"):
+        asked = [Turn("user", text)]
+        assert chat_prompt(text) == chat("smollm2").prompt(asked)
+        assert chat_prompt(text) == ChatForm(CHAT_TEMPLATE, (), CHAT_MARKS).prompt(asked)
+    with pytest.raises(UserError):
+        chat_prompt("ends<|im_end|>here")
 
 
 def rows_in(path: Path, *rows: dict[str, Any]) -> Path:

@@ -7,25 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-import toys
 from safetensors.torch import load_file, save_file
-from toys import GLASSBOX, bytes_form, chat_tokenizer, published_tokenizer, random_gpt
+from toys import GLASSBOX, bytes_form, chat_tokenizer, published_tokenizer, random_gpt, random_llama
 
 from gpt.adapters import save_adapter
 from gpt.checkpoint import save_gpt
 from gpt.folder import ModelFolder, open_model, published_start
 from gpt.huggingface import hub_config, save_hf
-from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from harness.errors import UserError
 from harness.files import files_read, read_object, reading, write_json
 
 IDS = torch.tensor([[5, 17, 3, 60, 9, 21, 8], [44, 2, 7, 7, 30, 12, 1]])
-LLAMA = dict(n_layer=2, n_head=4, n_embd=16, n_key_head=2, n_inner=24)
 KINDS: dict[str, dict[str, Any]] = {
-    "gpt2": {}, "llama": LLAMA, "qwen2": LLAMA | {"qkv_bias": True},
-    "qwen3": LLAMA | {"qk_norm": True, "d_head": 8, "own_head": True},
+    "llama": {}, "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True, "d_head": 8, "own_head": True},
 }  # fmt: skip
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -33,9 +30,7 @@ ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 def model_of(kind: str, seed: int = 0, vocab: int = 61) -> GPT:
     if kind == "gpt2":
         return random_gpt(vocab, 32, seed=seed, n_embd=16)
-    model = Llama(LlamaConfig(vocab, 32, **KINDS[kind])).eval()
-    toys.randomized(model, seed, 0.3)
-    return model
+    return random_llama(vocab, 32, seed=seed, **KINDS[kind])
 
 
 def logits(folder: Path | str) -> torch.Tensor:
@@ -179,8 +174,7 @@ def test_a_base_that_is_none_is_refused(base, tmp_path, named) -> None:
 
 def test_an_adapter_of_another_base_is_refused_with_both_names(base, tmp_path) -> None:
     save_hf(model_of("gpt2"), tmp_path / "gpt")
-    wide = Llama(LlamaConfig(61, 32, **LLAMA | {"n_inner": 32}))
-    save_hf(wide, tmp_path / "wide")
+    save_hf(random_llama(61, 32, n_inner=32), tmp_path / "wide")
     for number, changes in enumerate(({"base": "../gpt"}, {"base": "../wide"}, {"r": 3})):
         found = ModelFolder.open(adapter_in(tmp_path / f"adapter-{number}", **changes))
         with pytest.raises(UserError, match=rf"adapter-{number}.*(gpt|wide|base)"):

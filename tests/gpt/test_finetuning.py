@@ -9,14 +9,7 @@ import torch
 from toys import GLASSBOX, Crash, CrashingLog, split_by_question, weights, write_pairs
 
 from data.records import PreferenceRecord
-from gpt.finetuning import (
-    FinetuningConfig,
-    Work,
-    plan,
-    preferred_answers,
-    read_examples,
-    train,
-)
+from gpt.finetuning import FinetuningConfig, Work, plan, preferred_answers, read_examples, train
 from gpt.lengths import Limits, check_fit
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError

@@ -140,19 +140,25 @@ def assert_drawn_slowly(sampled, prompts, params, share=0.0):
     assert sampled.has_eos.any() and not sampled.has_eos.all()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(("share", "temperature"), [(0.0, 1.0), (0.0, 0.7), (0.2, 1.0), (0.7, 0.7)])
 @pytest.mark.parametrize("prompts", [RAGGED, [[1, 2, 3], [4, 0, 1]]])
-def test_generate_equals_a_slow_sampler(monkeypatch, temperature, prompts):
-    """Cache, ragged prompts, repeated rows and the dropping of finished rows change no row."""
-    kept = []
-    keep = KVCache.keep
+def test_generate_equals_a_slow_sampler(monkeypatch, share, temperature, prompts):
+    """Of the model, or token by token of a mixture with a teacher.
+
+    Cache, ragged prompts, repeated rows and the dropping of finished rows change no row.
+    """
+    kept, keep = [], KVCache.keep
     monkeypatch.setattr(
         KVCache, "keep", lambda self, rows: kept.append(len(rows)) or keep(self, rows)
     )
     params = SamplingParams(temperature=temperature, max_new_tokens=12)
-    sampled = generate(MODEL, prompts, params, seeded(4), eos_id=EOS, samples_per_prompt=10)
+    sampled = generate(
+        MODEL, prompts, params, seeded(4), eos_id=EOS, samples_per_prompt=10,
+        mixture=Mixture(TEACHER, share) if share else None,
+    )  # fmt: skip
     assert len(kept) >= 2 and kept == sorted(kept, reverse=True)  # rows were dropped, several times
-    assert_drawn_slowly(sampled, prompts, params)
+    assert_drawn_slowly(sampled, prompts, params, share)
+    assert len(set(map(tuple, sampled.token_lists()))) > 10
 
 
 def test_greedy_takes_the_likeliest_token_each_time():
@@ -185,18 +191,6 @@ def test_the_model_is_sampled_without_dropout_and_left_as_it_was():
 def test_wrong_parameters_are_refused(name, value):
     with pytest.raises(ValueError, match=name):
         SamplingParams(**{name: value})
-
-
-@pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])
-def test_a_mixture_is_drawn_token_by_token(share, temperature):
-    """Against a slow sampler: ragged prompts, repeated rows, both caches when rows are dropped."""
-    params = SamplingParams(temperature=temperature, max_new_tokens=10)
-    sampled = generate(
-        MODEL, RAGGED, params, seeded(4), eos_id=EOS, samples_per_prompt=10,
-        mixture=Mixture(TEACHER, share),
-    )  # fmt: skip
-    assert_drawn_slowly(sampled, RAGGED, params, share)
-    assert len(set(map(tuple, sampled.token_lists()))) > 10
 
 
 def test_a_teacher_without_a_share_changes_no_bit():

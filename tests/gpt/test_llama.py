@@ -14,10 +14,10 @@ import torch
 from model_zoo import KEPT, ZOO, largest_difference, made
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from toys import bytes_form, flat_gradient, kept_for_backward, published_tokenizer
+from toys import flat_gradient, kept_for_backward
 
 from data.collate import collate_responses
-from data.templates import CHAT_TEMPLATE, chat_prompt
+from data.templates import chat_prompt
 from gpt.attention import plain_attention
 from gpt.checkpoint import about_gpt, load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
@@ -27,15 +27,13 @@ from gpt.llama import Gated, Llama, LlamaConfig, Normed, RMSNorm, SwiGLU, rotate
 from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import Tokenizer, load_tokenizer
-from gpt.tokenizer_files import BYTE_LEVEL, write_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.safetensors_file import save_weights
 from harness.seeds import make_generator
 from reward_model.scalar_head import RewardModel
 
-DIGITS = {"type": "Digits", "individual_digits": True}
 SMALL = LlamaConfig(
     vocab_size=101, context=64, n_layer=3, n_head=6, n_embd=48, n_key_head=2, n_inner=80,
     rope_base=1e4,
@@ -236,11 +234,6 @@ def test_norm_and_gate_keep_little_for_the_backward_pass() -> None:
         numbers.append(sum(x.numel() for at, x in kept.items() if at not in weights))
         assert result.requires_grad
     assert numbers == [5 * (D + 1), 5 * (D + 3 * inner)]
-
-
-def test_nothing_but_the_published_parts_is_there() -> None:
-    names = {name for name, _ in small().named_parameters()}
-    assert not any("bias" in name or "wpe" in name for name in names)
 
 
 @pytest.mark.parametrize(
@@ -444,6 +437,13 @@ def test_config_json_says_all_of_a_shape(tmp_path: Path) -> None:
         assert ModelFolder.open(tmp_path).shape == model.config
 
 
+def written(folder: Path, change: dict[str, Any]) -> None:
+    """The small model, whose config.json says something else."""
+    save_hf(small(), folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -493,9 +493,7 @@ def test_config_json_says_all_of_a_shape(tmp_path: Path) -> None:
 def test_a_folder_that_says_another_model_is_refused(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    save_hf(small(), tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    written(tmp_path, change)
     with pytest.raises(UserError):
         ModelFolder.open(tmp_path).model()
 
@@ -513,9 +511,7 @@ def test_a_folder_that_says_another_model_is_refused(
 def test_where_attention_has_a_window_no_row_is_longer(
     tmp_path: Path, change: dict[str, Any], positions: int
 ) -> None:
-    save_hf(small(), tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    written(tmp_path, change)
     model, x = ModelFolder.open(tmp_path).model(), tokens(1, 17)
     assert model.config.context == positions
     assert torch.equal(model(x[:, :16]), small()(x[:, :16]))
@@ -534,12 +530,9 @@ def test_where_attention_has_a_window_no_row_is_longer(
     ],
 )
 def test_which_layers_are_not_turned(tmp_path: Path, layers: dict[str, Any], unturned: int) -> None:
-    save_hf(small(), tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "smollm3"} | layers))
-    assert ModelFolder.open(tmp_path).model().config == dataclasses.replace(
-        SMALL, unturned=unturned
-    )
+    written(tmp_path, {"model_type": "smollm3"} | layers)
+    expected = dataclasses.replace(SMALL, unturned=unturned)
+    assert ModelFolder.open(tmp_path).model().config == expected
 
 
 @pytest.mark.parametrize(
@@ -673,41 +666,6 @@ def test_adapters_sit_on_all_seven_projections_and_merge(switches: dict[str, Any
     model.zero_grad()
     changed.logsumexp(-1).sum().backward()
     assert all((p.grad is not None) == ("lora" in name) for name, p in model.named_parameters())
-
-
-# --- the tokenizer --------------------------------------------------------------------------------
-
-
-def chat_tokenizer() -> Tokenizer:
-    """As SmolLM2's: digits one by one, and the tokens of its chat."""
-    pieces = {"type": "Sequence", "pretokenizers": [DIGITS, BYTE_LEVEL]}
-    merges = ["t h", "th e", "Ġ the", "Ġ Ġ", "1 2", "i n"]
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    form = bytes_form(specials, merges, pre_tokenizer=pieces)
-    return published_tokenizer(form, 264, chat_template=CHAT_TEMPLATE)
-
-
-def test_the_marks_of_a_chat_are_tokens_and_those_of_a_text_are_not() -> None:
-    tokenizer = chat_tokenizer()
-    ids = tokenizer.encode(chat_prompt("the thing"))
-    assert ids.count(263) == 3 and ids.count(264) == 2 and ids[0] == 263
-    assert 262 not in tokenizer.encode("a<|endoftext|>b")
-    with pytest.raises(ValueError):
-        chat_prompt("ends<|im_end|>here")
-
-
-@pytest.mark.oracle
-def test_an_exported_chat_is_rendered_as_ours(require, tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, chat_tokenizer(), 64)
-    theirs = require("transformers").AutoTokenizer.from_pretrained(tmp_path)
-    turns = [("user", "the thing"), ("assistant", "in"), ("user", "12")]
-    ours = chat_prompt("the thing")
-    longer = f"{ours}in<|im_end|>\n<|im_start|>user\n12<|im_end|>\n<|im_start|>assistant\n"
-    for count, expected in ((1, ours), (3, longer)):
-        given = [{"role": role, "content": text} for role, text in turns[:count]]
-        shown = theirs.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
-        assert shown == expected
-        assert theirs(shown)["input_ids"] == chat_tokenizer().encode(expected)
 
 
 # --- the real weights -----------------------------------------------------------------------------

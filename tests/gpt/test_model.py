@@ -104,19 +104,14 @@ def continued(cache: KVCache, tokens: torch.Tensor, sizes: list[int], mask=None)
 TOKENS = torch.randint(0, 11, (4, 9), generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.parametrize("padding", [[0, 0, 0, 0], [0, 3, 1, 4]])
 @pytest.mark.parametrize("sizes", [[1] * 9, [4, 3, 2], [5, 1, 1, 2], [9]])
-def test_cache_equals_no_cache(sizes):
-    cache = MODEL.new_cache(4, 9)
-    close(continued(cache, TOKENS, sizes), MODEL.hidden(TOKENS))
-
-
-@pytest.mark.parametrize("sizes", [[1] * 9, [5, 1, 1, 1, 1], [4, 3, 2]])
-def test_cache_with_ragged_left_padded_rows(sizes):
-    padding = torch.tensor([0, 3, 1, 4])
-    mask = torch.arange(9) >= padding[:, None]
-    hidden = continued(MODEL.new_cache(4, 9), TOKENS, sizes, mask)
-    for i in range(4):
-        close(hidden[i, padding[i] :], MODEL.hidden(TOKENS[i : i + 1, padding[i] :])[0])
+def test_cache_equals_no_cache(sizes, padding):
+    """Also of rows that are padded on the left."""
+    mask = torch.arange(9) >= torch.tensor(padding)[:, None]
+    hidden = continued(MODEL.new_cache(4, 9), TOKENS, sizes, mask if any(padding) else None)
+    for i, start in enumerate(padding):
+        close(hidden[i, start:], MODEL.hidden(TOKENS[i : i + 1, start:])[0])
 
 
 # Too long rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from toys import seeded
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from gpt import log_probs
-from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from harness.device import open_device, precision
@@ -51,14 +49,12 @@ def apart(batch: ResponseBatch) -> ResponseBatch:
 def model_of(kind: str, dtype: torch.dtype, seed: int = 0) -> GPT:
     model: GPT
     if "llama" in kind:
-        shape = LlamaConfig(V, CONTEXT, n_layer=2, n_head=4, n_embd=16, n_key_head=2, n_inner=24)
-        if "later" in kind:
-            shape = replace(
-                shape, qkv_bias=True, qk_norm=True, d_head=6, rope_factor=8.0, unturned=2,
-                own_head=True, norms_after=True,
-            )  # fmt: skip
-        model = Llama(shape).to(dtype).eval()
-        toys.randomized(model, seed, 0.3)
+        later = dict(
+            qkv_bias=True, qk_norm=True, d_head=6, rope_factor=8.0, unturned=2, own_head=True,
+            norms_after=True,
+        )  # fmt: skip
+        model = toys.random_llama(V, CONTEXT, seed=seed, **(later if "later" in kind else {}))
+        model = model.to(dtype)
     else:
         model = toys.random_gpt(V, CONTEXT, seed=seed, scale=0.3, n_embd=16, dtype=dtype)
     if "lora" in kind:

@@ -47,25 +47,12 @@ def strictly(text: str) -> object:
 
 def test_files_of_a_run_are_json_to_every_program_and_read_back_as_they_were(tmp_path):
     """Numbers without an end stay such, also far inside; text that looks like them stays text."""
-    value = {
-        "limit": INF,
-        "low": [-INF, (1.5, INF)],
-        "text": 'Infinity "1e999" NaN',
-        "none": None,
-        "path": Path("x"),
-    }
-    write_json(tmp_path / "a.json", value)
-    text = (tmp_path / "a.json").read_text()
-    back = {
-        "limit": INF,
-        "low": [-INF, [1.5, INF]],
-        "text": value["text"],
-        "none": None,
-        "path": "x",
-    }
-    assert strictly(text) == read_json(tmp_path / "a.json") == back and text.startswith(
-        '{\n  "limit"'
-    )
+    words = 'Infinity "1e999" NaN'
+    more = {"limit": INF, "text": words, "none": None}
+    write_json(tmp_path / "a.json", more | {"low": [-INF, (1.5, INF)], "path": Path("x")})
+    text, back = (tmp_path / "a.json").read_text(), more | {"low": [-INF, [1.5, INF]], "path": "x"}
+    assert strictly(text) == read_json(tmp_path / "a.json") == back
+    assert text.startswith('{\n  "limit"')
     rows = [{"step": 1, "loss": INF}, {"step": 2, "loss": NAN}, {"step": 3, "loss": 0.1}]
     append_jsonl(tmp_path / "metrics.jsonl", rows)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()

@@ -69,23 +69,13 @@ def test_a_bug_is_found_by_the_rule_that_the_table_says(path: Path) -> None:
 def steady(steps: int = 40, **columns: Any) -> list[dict[str, Any]]:
     """Rows of a healthy run, with columns replaced by a number or by a function of the step."""
     healthy: dict[str, Any] = dict(
-        reward=lambda step: 0.05 * step + 0.02 * (step % 3),
-        reward_std=1.0,
-        response_length=16.0,
-        eos_rate=1.0,
-        kl=lambda step: 0.1 * (step - 1),
-        kl_k3=lambda step: 0.1 * (step - 1),
-        entropy=lambda step: 1.2 - 0.01 * step,
-        grad_norm=0.4,
-        approx_kl=1e-4,
-        loss=lambda step: 0.1 * 0.1 * (step - 1) / 16.0,
-        kl_coef=0.1,
-        lr=lambda step: min(step / 5, 1.0) * 2e-4,
-        ratio_error_at_start=2e-6,
-        zero_spread_groups=0.0,
-        clip_high_fraction=0.0,
-        clip_low_fraction=0.0,
-    )
+        reward=lambda step: 0.05 * step + 0.02 * (step % 3), reward_std=1.0,
+        response_length=16.0, eos_rate=1.0, entropy=lambda step: 1.2 - 0.01 * step,
+        kl=lambda step: 0.1 * (step - 1), kl_k3=lambda step: 0.1 * (step - 1), approx_kl=1e-4,
+        loss=lambda step: 0.1 * 0.1 * (step - 1) / 16.0, grad_norm=0.4, kl_coef=0.1,
+        lr=lambda step: min(step / 5, 1.0) * 2e-4, ratio_error_at_start=2e-6,
+        zero_spread_groups=0.0, clip_high_fraction=0.0, clip_low_fraction=0.0,
+    )  # fmt: skip
     return [
         {"step": step}
         | {

@@ -371,13 +371,8 @@ def on_screen(text: str) -> int:
 @pytest.mark.parametrize("name", WIDE)
 def test_wide_letters_keep_the_bar_straight(name: str) -> None:
     one, two = WIDE[name]
-    row = {
-        "shown": one,
-        "chosen": one,
-        "rejected": two,
-        "chosen_ended": True,
-        "rejected_ended": True,
-    }
+    row = {"shown": one, "chosen": one, "rejected": two}
+    row |= {"chosen_ended": True, "rejected_ended": True}
     for width in (80, 140):
         lines = page(row, width, False)
         assert max(map(on_screen, lines)) <= width

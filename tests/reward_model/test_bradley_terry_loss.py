@@ -63,3 +63,10 @@ def test_the_true_scores_minimise_the_expected_loss():
                 )
     expected_loss.backward()
     torch.testing.assert_close(scores.grad, torch.zeros_like(scores), atol=1e-12, rtol=0)
+
+
+def test_half_precision_weights_of_pairs_are_summed_in_float32() -> None:
+    """In bfloat16 257 is no number: 257 weights of 1 would add up to 256."""
+    scores = torch.zeros(257)
+    weights = torch.ones(257, dtype=torch.bfloat16)
+    assert bradley_terry_loss(scores, scores, weights=weights).item() == pytest.approx(0.693147181)

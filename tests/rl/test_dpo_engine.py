@@ -31,7 +31,7 @@ from rl.batches.preferences import (
     pair_log_probs,
     pair_metrics,
 )
-from rl.dpo_engine import DPOConfig, main, of_whole_batch, preference_loss, steps_of
+from rl.dpo_engine import DPOConfig, main, of_whole_batch, preference_loss
 from rl.run.evaluation import evaluate
 
 DPO = engine_named("dpo")
@@ -109,13 +109,6 @@ def write_pairs(path: Path, prompts: list[str]) -> Path:
 
 
 FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
-
-
-@pytest.mark.parametrize(("epochs", "pairs", "steps"), [(1, 64, 2), (3, 50, 5), (1, 5, 1)])
-def test_an_epoch_is_a_pass_over_the_pairs(epochs, pairs, steps):
-    config = replace(CONFIG, epochs=epochs, steps=None, batch_size=32)
-    assert steps_of(config, PAIRS[:1] * pairs) == steps
-    assert steps_of(replace(config, steps=7), PAIRS) == 7
 
 
 def test_held_out_numbers_are_means_over_the_held_out_pairs():

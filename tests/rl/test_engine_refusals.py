@@ -23,17 +23,13 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        (EngineConfig, dict(steps=0)),
-        (EngineConfig, dict(lr=-1.0)),
-        (EngineConfig, dict(lr=NAN)),
-        (EngineConfig, dict(temperature=0.0)),
-        (EngineConfig, dict(stop_kl=-math.inf)),
-        (EngineConfig, dict(stop_kl=0.0)),
-        (EngineConfig, dict(kl_coef=math.inf)),
+        (EngineConfig, dict(steps=0)), (EngineConfig, dict(lr=-1.0)), (EngineConfig, dict(lr=NAN)),
+        (EngineConfig, dict(temperature=0.0)), (EngineConfig, dict(stop_kl=-math.inf)),
+        (EngineConfig, dict(stop_kl=0.0)), (EngineConfig, dict(kl_coef=math.inf)),
         (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3)),
         (DemoConfig, dict(seeds=0)),
     ],
-)
+)  # fmt: skip
 def test_what_no_run_can_mean(config, changes):
     with pytest.raises(ValueError):
         config(**changes)
@@ -86,11 +82,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward="gold"),
         dict(reward_model=ONE),
     ],
-    "kd_ppo": [
-        dict(reward="model"),
-        dict(kl_loss_coef=0.1),
-        dict(missing_eos_penalty=1.0),
-    ],
+    "kd_ppo": [dict(reward="model"), dict(kl_loss_coef=0.1), dict(missing_eos_penalty=1.0)],
     "minillm": [*OF_REWARDS, dict(reward="gold")],
     "on_policy_distillation": [
         *OF_REWARDS,
@@ -99,15 +91,10 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(lesson="{prompt}"),
         dict(lesson="{answer}{a}{prompt}"),
     ],
-    "pg_grpo": [
-        dict(label_smoothing=0.1, preference_loss="ipo"),
-    ],
+    "pg_grpo": [dict(label_smoothing=0.1, preference_loss="ipo")],
     "ppo": [dict(kl_loss_coef=0.1)],
     "rloo": [dict(updates_per_batch=2)],
-    "reinforce_pp": [
-        dict(variant="baseline"),
-        dict(prompts_per_step=1),
-    ],
+    "reinforce_pp": [dict(variant="baseline"), dict(prompts_per_step=1)],
 }
 
 

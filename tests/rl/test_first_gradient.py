@@ -2,7 +2,7 @@
 
 The third one shows where a KL stands, and which, once the policy has left the reference.
 
-MiniLLM and on-policy distillation have a KL over the vocabulary besides: their own files.
+MiniLLM and on-policy distillation have a KL over the vocabulary besides: tests/nano, their own files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GRPO: its loss, and which engines it is in. Its gradients are in test_mutation_gaps.py."""
+"""GRPO: which engines it is in, and its limit. Its gradients: test_first_gradient.py and tests/nano."""
 
 from __future__ import annotations
 

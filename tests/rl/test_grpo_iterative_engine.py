@@ -21,12 +21,7 @@ from gpt.model import GPT
 from harness.files import read_jsonl, write_json
 from harness.training_state import saved_step
 from reward_model import continual
-from reward_model.continual import (
-    ContinualRewardModel,
-    History,
-    as_row,
-    visits_of,
-)
+from reward_model.continual import ContinualRewardModel, History, as_row, visits_of
 from reward_model.pairs import Annotator, Labelled, as_pair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel

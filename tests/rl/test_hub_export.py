@@ -18,13 +18,12 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
 from gpt.huggingface import save_hf
-from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
-from reward_model.scalar_head import RewardModel, save_reward_model
+from reward_model.scalar_head import save_reward_model
 from rl import export
 from rl.export import ExportConfig
 
@@ -91,10 +90,7 @@ def test_a_policy_has_our_logits_and_stops_where_ours_does(tokenizer, tmp_path, 
 @torch.no_grad()
 def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require) -> None:
     transformers = require("transformers")
-    model = RewardModel.from_policy(random_gpt(tokenizer)).eval()
-    model.head.bias.fill_(0.4)
-    model.mean.fill_(-1.5)
-    model.std.fill_(0.3)
+    model = toys.random_judge(random_gpt(tokenizer))
     save_reward_model(tmp_path / "model.safetensors", model, tokenizer)
     prompts = [tokenizer.encode(text) for text in PROMPTS]
     answers = [[*tokenizer.encode(text), tokenizer.eos_id] for text in ANSWERS]
@@ -110,42 +106,12 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.oracle
-@torch.no_grad()
-def test_a_qwen3_with_a_head_of_its_own_and_its_reward_model(tmp_path, require) -> None:
-    transformers = require("transformers")
-    shape = LlamaConfig(
-        BYTES.n_vocab, 64, 2, 4, 16, n_key_head=2, n_inner=24, qk_norm=True, d_head=8, own_head=True
-    )
-    policy = toys.randomized(Llama(shape).eval(), 1, 0.3)
-    judge = RewardModel.from_policy(policy).eval()
-    save_gpt(tmp_path / "policy" / "model.safetensors", policy, BYTES)
-    save_reward_model(tmp_path / "judge" / "model.safetensors", judge, BYTES)
-    ids = torch.tensor([BYTES.encode(PROMPTS[0]) + BYTES.encode(ANSWERS[1])])
-    hub = exported(tmp_path / "policy", tmp_path / "hub")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(hub).eval()
-    assert theirs.config.model_type == "qwen3"
-    torch.testing.assert_close(theirs(ids).logits, policy(ids), atol=1e-5, rtol=1e-5)
-    hub = exported(tmp_path / "judge", tmp_path / "hub_judge")
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(hub).eval()
-    offset = (judge.head.bias - judge.mean) / judge.std
-    ours = judge(collate_responses([ids[0, :9].tolist()], [ids[0, 9:].tolist()], BYTES.eos_id))
-    torch.testing.assert_close(theirs(ids).logits[0] + offset, ours, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
 @torch.no_grad()
 def test_a_score_without_a_bias_and_what_is_to_be_added_are_the_normalised_reward(kind) -> None:
     """A GPT-2's last norm has a shift that takes all of it."""
-    gpt: GPT = random_gpt(BYTES)
-    if kind == "llama":
-        shape = LlamaConfig(BYTES.n_vocab, 64, 2, 4, 16, n_key_head=2, n_inner=24)
-        gpt = Llama(shape).eval()
-        toys.randomized(gpt, 1, 0.3)
-    model = RewardModel.from_policy(gpt).eval()
-    model.head.bias.fill_(0.4)
-    model.mean.fill_(-1.5)
-    model.std.fill_(0.3)
+    gpt: GPT = random_gpt(BYTES) if kind == "gpt" else toys.random_llama(BYTES.n_vocab, seed=1)
+    model = toys.random_judge(gpt)
     prompt, answer = BYTES.encode("12+7="), [*BYTES.encode(" good."), BYTES.eos_id]
     expected = model(collate_responses([prompt], [answer], BYTES.eos_id))[0]
     trunk, score, offset, tokenizer = export.as_classifier(model, BYTES)
@@ -184,12 +150,19 @@ def said_by(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("chat", [False, True])
-def test_the_lines_of_a_card_run_as_they_are_printed(chat, tmp_path, monkeypatch, require) -> None:
+@pytest.mark.parametrize(("kind", "chat"), [("gpt", False), ("gpt", True), ("qwen3", True)])
+def test_the_lines_of_a_card_run_as_they_are_printed(
+    kind, chat, tmp_path, monkeypatch, require
+) -> None:
+    """A Qwen3's head is its own, and its judge has a number to add, which the card says."""
     require("transformers")
     tokenizer = chat_tokenizer("smollm2") if chat else BYTES
-    model = toys.random_gpt(tokenizer.n_vocab, 256, seed=1, scale=0.3, n_embd=16)
-    judge = RewardModel.from_policy(model).eval()
+    if kind == "qwen3":
+        own = dict(qk_norm=True, d_head=8, own_head=True)
+        model: GPT = toys.random_llama(tokenizer.n_vocab, 256, seed=1, **own)
+    else:
+        model = toys.random_gpt(tokenizer.n_vocab, 256, seed=1, scale=0.3, n_embd=16)
+    judge = toys.random_judge(model)
     save_gpt(tmp_path / "policy" / "model.safetensors", model, tokenizer)
     save_reward_model(tmp_path / "judge" / "model.safetensors", judge, tokenizer)
     data = "instructions" if chat else "reviews"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 from engines import NOISY_TEACHER as TEACHER
 from engines import engine_named, small_gpt
-from slow import after, assert_gradient, flat_gradient, tiny_gpt, tokens_of
+from slow import after, flat_gradient, tiny_gpt
 from toys import LETTERS, PROMPTS, language
-from watched import HALVES, calls_of, flip, given_halves
+from watched import flip
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT
-from rl import loop, minillm_engine
-from rl.batches.rollout import Rollout
+from rl import minillm_engine
 from rl.minillm_engine import WeightedUpdate, minillm_loss
 from rl.run.evaluation import evaluate
 
@@ -52,39 +49,6 @@ def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
     exact = flat_gradient(student)
     torch.testing.assert_close(flat_gradient(other), exact, rtol=0, atol=1e-12)
     assert float(exact.abs().max()) > 0.05
-
-
-# The first step
-
-
-def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
-    """1/tokens sum (w KL - w R grad log q) of the first minibatch, row by row, by loops over tokens."""
-    policy = copy.deepcopy(policy)
-    total = torch.zeros(())
-    for i in HALVES[0]:
-        prompt, response = tokens_of(rollout, i)
-        row, L = torch.tensor([prompt + response]), len(response)
-        logits = (model(row)[0, len(prompt) - 1 : -1] for model in (policy, TEACHER))
-        log_q, log_p = (given.log_softmax(-1) for given in logits)
-        chosen_q = [log_q[t, response[t]] for t in range(L)]
-        r = [float(log_p[t, response[t]]) - float(chosen_q[t].detach()) for t in range(L)]
-        for t in range(L):
-            w = 1 / (share * math.exp(r[t]) + 1 - share)
-            later = sum(r[t + 1 :]) / (L - t - 1) if t + 1 < L else 0.0
-            kl = (log_q[t].exp() * (log_q[t] - log_p[t])).sum()
-            total = total + w * kl - w * later * chosen_q[t]
-    (total / int(rollout.lengths[HALVES[0]].sum())).backward()
-    return flat_gradient(policy)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_the_first_gradient_by_loops(monkeypatch, gradients, share):
-    start, sampled = small_gpt(), calls_of(monkeypatch, loop, "sample_rollout")
-    given_halves(monkeypatch)
-    run(copy.deepcopy(start), steps=1, teacher_share=share)
-    rollout = sampled[0].result
-    assert len(set(rollout.lengths.tolist())) > 2
-    assert_gradient(gradients[0], first_gradient(start, rollout, share))
 
 
 # Learning

@@ -9,12 +9,11 @@ import torch
 from engines import SHARP_TEACHER, engine_named, small_gpt
 from slow import after, assert_gradient, flat_gradient, tiny_gpt, tokens_of
 from toys import LETTERS, PROMPTS, language
-from watched import HALVES, Noted, calls_of, flip, given_halves
+from watched import Noted, flip
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT
-from rl import loop
 from rl import on_policy_distillation_engine as distillation
 from rl.batches.rollout import Rollout
 from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
@@ -95,7 +94,7 @@ def test_the_expected_gradient_is_that_of_the_token_kls_and_lacks_what_a_token_c
         assert (float(found["long"].abs().max()) > 0.02) == (length > 1)
 
 
-# The loss and the first step
+# The first step
 
 
 def first_gradient(
@@ -115,17 +114,6 @@ def first_gradient(
                 total = total - float(p[token] - q[token].detach()) * q[token]
     (total / sum(len(response) for _, response, _ in rows)).backward()
     return flat_gradient(policy)
-
-
-@pytest.mark.parametrize("divergence", ["sampled", "full"])
-def test_the_first_gradient_by_loops(monkeypatch, gradients, divergence):
-    start, sampled = small_gpt(), calls_of(monkeypatch, loop, "sample_rollout")
-    given_halves(monkeypatch)
-    (row,) = run(copy.deepcopy(start), steps=1, divergence=divergence)
-    rollout = sampled[0].result
-    assert len(set(rollout.lengths.tolist())) > 2 and row["taught_responses"] == 1
-    rows = [(*tokens_of(rollout, i), tokens_of(rollout, i)[0]) for i in HALVES[0]]
-    assert_gradient(gradients[0], first_gradient(start, SHARP_TEACHER, rows, divergence))
 
 
 # The policy as its own teacher

@@ -27,14 +27,9 @@ CONFIG, run = PPO.config, PPO.run
 OLD = torch.tensor([[-1.0, -1.5, 7.0]])
 MASK = torch.tensor([[True, True, False]])
 WORKED = CriticUpdate(
-    old=OLD,
-    ref=None,
-    advantages=torch.tensor([[0.5, -1.0, 7.0]]),
-    mask=MASK,
-    old_values=torch.tensor([[0.5, 0.4, 7.0]]),
-    returns=torch.tensor([[0.0, 1.0, 7.0]]),
-    td_errors=OLD,
-)
+    old=OLD, ref=None, advantages=torch.tensor([[0.5, -1.0, 7.0]]), mask=MASK, td_errors=OLD,
+    old_values=torch.tensor([[0.5, 0.4, 7.0]]), returns=torch.tensor([[0.0, 1.0, 7.0]]),
+)  # fmt: skip
 WORKED_SCORES = TokenScores(torch.tensor([[-0.9, -1.6, -3.0]]), torch.tensor([[1.2, 0.8, 9.0]]))
 
 

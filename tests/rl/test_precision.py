@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -21,9 +20,8 @@ from gpt.model import GPT
 from gpt.pretraining import language_model_loss
 from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel
-from rl import loop
 from rl.actor_critic import ValueModel
-from rl.batches.rollout import epoch_minibatches, micro_batches, select_rows
+from rl.batches.rollout import micro_batches, select_rows
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
 from rl.rewards.model import EnsembleReward, RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
@@ -69,26 +67,6 @@ def test_every_forward_of_an_engine_runs_in_the_flags_precision(engine: Engine, 
         products.clear()
         engine.run(small_gpt(), reward, validate=validate, **options)
         assert products.keys() == {dtype}
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_old_log_probs_are_scored_in_the_minibatches_that_follow(engine: Engine, monkeypatch):
-    """From the first step on: so it is in a run that goes on, too."""
-    if not engine.has("minibatches"):
-        pytest.skip("recorded pairs: nothing is sampled")
-    seen: list[list[Tensor]] = []
-
-    def noted(*given: Any) -> list[Tensor]:
-        seen.append(epoch_minibatches(*given))
-        return seen[-1]
-
-    monkeypatch.setattr(loop, "epoch_minibatches", noted)
-    sizes = dict(prompts_per_step=6, group_size=2) if not engine.grouped else {}
-    options = dict(steps=2, minibatches=2, updates_per_batch=1, precision="bfloat16") | sizes
-    engine.run(small_gpt(), **{k: v for k, v in options.items() if engine.has(k)})
-    assert len(seen) == 4
-    for ahead, rows in zip(seen[::2], seen[1::2], strict=True):
-        assert [part.tolist() for part in ahead] == [part.tolist() for part in rows]
 
 
 def test_rewards_by_models_run_in_their_precision(products):

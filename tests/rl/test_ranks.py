@@ -28,7 +28,6 @@ from toys import random_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.folder import ModelFolder
 from gpt.huggingface import save_hf
-from harness import flags
 from harness.command_line import errors_as_sentences
 from harness.ranks import collectives, launch
 from rl.grpo_engine import GRPOConfig
@@ -356,10 +355,6 @@ def test_the_weights_of_what_is_named_and_the_memory_that_is_there_decide(tmp_pa
         config = GRPOConfig(model=str(tmp_path / name))
         assert (config.sizes(), config.is_small) == ([count], name == "tiny")
         assert config.sizes() == FinetuningConfig(model=str(tmp_path / name)).sizes()
-        for fast in (False, True):  # whether the processor has products of bfloat16
-            monkeypatch.setattr(flags, "has_fast_bfloat16", lambda device, fast=fast: fast)
-            chosen = GRPOConfig(model=str(tmp_path / name), precision="auto").precision
-            assert chosen == ("bfloat16" if fast and name == "large" else "float32")
     monkeypatch.setattr(launch, "cores", lambda: 8)
     room = launch.BYTES_A_RANK + launch.BYTES_A_WEIGHT * 40
     for left, ranks in [(0, 1), (room, 1), (3 * room, 3), (100 * room, 8)]:

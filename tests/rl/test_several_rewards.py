@@ -85,19 +85,19 @@ def test_a_row_that_no_paid_reward_judges_is_refused_and_what_is_too_large(sourc
         checked_rewards(SeveralRewards({"a": A, "huge": huge}), fresh())
 
 
-@pytest.mark.parametrize("gives", ["1 / 0", "float('nan')", "[1.0]", "'7'", "1e31"])
-def test_one_of_several_that_breaks_is_named_with_its_row(source, gives):
-    text = f"def broken(prompt, response):\n    return 0 if prompt == 'ab' else {gives}\n"
-    reward = SeveralRewards({"a": A, "broken": open_function(f"{source(text)}:broken")})
-    with pytest.raises(UserError, match=r":broken .*prompt 4 of 6"):
-        reward(fresh())
-
-
-@pytest.mark.parametrize("gives", ["[0] * 5", "[0] * 7", "{0: 1.0}"])
-def test_numbers_for_fewer_or_other_rows_are_refused_by_name(source, gives):
-    batch = open_function(f"{source(f'def broken(completions): return {gives}')}:broken")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def broken(prompt, response): return 0 if prompt == 'ab' else 1 / 0",
+        "def broken(prompt, response): return 0 if prompt == 'ab' else float('nan')",
+        "def broken(completions): return [0] * 5", "def broken(completions): return {0: 1.0}",
+    ],
+)  # fmt: skip
+def test_one_of_several_that_breaks_is_named(source, code):
+    """What else is no number for each row: test_function.py."""
+    reward = SeveralRewards({"a": A, "broken": open_function(f"{source(code)}:broken")})
     with pytest.raises(UserError, match=":broken"):
-        SeveralRewards({"a": A, "broken": batch})(fresh())
+        reward(fresh())
 
 
 def test_names_of_columns_differ():
@@ -258,12 +258,3 @@ def test_trls_form_gets_messages_where_the_file_has_them(source, tmp_path, row, 
         assert seen[6] == [{"role": "assistant", "content": ROLLOUT.responses[0]}]
     else:
         assert seen[0] == record.prompt and seen[6] == ROLLOUT.responses[0]
-
-
-@pytest.mark.parametrize(
-    "takes", ["completions, trainer_state", "prompts, completions, *, log_metric"]
-)
-def test_what_only_trls_trainer_has_is_refused(source, takes):
-    with pytest.raises(UserError):
-        open_function(f"{source(f'def f({takes}): return [0] * 6')}:f")
-    open_function(f"{source('def f(completions, trainer_state=None): return [0] * 6')}:f")(fresh())

@@ -62,10 +62,7 @@ FUNCTIONS = {
 }
 MASK = torch.arange(3) < torch.tensor([3, 2, 1, 3])[:, None]
 SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
-    (
-        4,
-        3,
-    ): "log_probs old_log_probs ref_log_probs teacher_log_probs token_rewards "
+    (4, 3): "log_probs old_log_probs ref_log_probs teacher_log_probs token_rewards "
     "values old_values returns loss x covariances draws ratio kl",
     (4, 1): "advantages",
     (4, 2): "step_rewards reward_columns",
@@ -159,7 +156,7 @@ def test_only_what_is_trained_has_a_gradient(name):
     assert all(part.requires_grad == bool(found) for part in results)
 
 
-STOPPED = {"cispo"}  # constants in it: see test_losses.py, test_gspo
+STOPPED = {"cispo"}  # constants in it: see test_worked_numbers.py, test_cispo
 
 
 @pytest.mark.parametrize(

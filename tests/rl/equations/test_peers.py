@@ -53,11 +53,7 @@ from rl.equations.losses import (
     value_loss,
 )
 from rl.equations.preference_losses import dpo_loss, ipo_loss, kto_loss, orpo_loss
-from rl.equations.token_rewards import (
-    at_last_token,
-    overlong_penalty,
-    token_level_rewards,
-)
+from rl.equations.token_rewards import at_last_token, overlong_penalty, token_level_rewards
 
 GOLDEN = json.loads((Path(__file__).parent / "peer_golden.json").read_text(encoding="utf-8"))
 ENTRIES = {entry["name"]: entry for entry in GOLDEN["entries"]}

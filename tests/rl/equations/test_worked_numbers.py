@@ -1,9 +1,11 @@
-"""Numbers worked out by hand, in float64: every expectation is a literal.
+"""Numbers worked out by hand, in float64: every expectation is a literal, or plain loops give it.
 
-A dot in a comment stands for a masked position; 9 and 99 are garbage written there on purpose.
+A dot in a comment stands for a masked position; 9 and 99 are garbage written there on purpose. At the end
+what happens at the ends: overflow, ties, gaps, empty batches, and on which side a clip acts.
 """
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from toys import float64 as f
 from gpt.log_probs import kl_from_logits
 from harness.tensors import masked_mean, masked_sum
 from rl.equations.advantages import (
+    best_worst_pairs,
     discounted_returns,
     gae,
     gdpo_advantages,
@@ -19,13 +22,23 @@ from rl.equations.advantages import (
     group_advantages,
     leave_one_out_advantages,
     maxrl_advantages,
+    ordered_pairs,
     process_advantages,
     score_missing_eos,
     weighted_sum,
     whiten,
 )
 from rl.equations.ensembles import ensemble_mean, worst_case
-from rl.equations.kl import AdaptiveKL, absolute, k1, k1_importance, k2, k3, k3_importance
+from rl.equations.kl import (
+    AdaptiveKL,
+    absolute,
+    k1,
+    k1_importance,
+    k2,
+    k3,
+    k3_importance,
+    rho_minus_log,
+)
 from rl.equations.losses import (
     cispo,
     clip_acted,
@@ -45,6 +58,7 @@ from rl.equations.losses import (
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
+    sequence_ratio,
     sequence_sum,
     token_covariances,
     token_mean,
@@ -59,11 +73,7 @@ from rl.equations.preference_losses import (
     preference_gap,
     simpo_loss,
 )
-from rl.equations.token_rewards import (
-    at_last_token,
-    overlong_penalty,
-    token_level_rewards,
-)
+from rl.equations.token_rewards import at_last_token, overlong_penalty, token_level_rewards
 
 
 def m(values):
@@ -320,7 +330,7 @@ def test_clip_higher_and_dual_clip():
     ratios = f([[0.5, 2, 5]])
     loss = clipped_surrogate(ratios.log(), torch.zeros_like(ratios), f([[-1]]), 0.2, 0.2)
     equal(dual_clip(loss, f([[-1]]), 3), [[0.8, 2, 3]])
-    equal(dual_clip(f([[-10]]), f([[1]]), 3), [[-10]])  # good ones are left alone
+    equal(dual_clip(f([[-2]]), f([[1]]), 3), [[-2]])  # good ones are left alone: -c A is -3
 
 
 def test_gspo():
@@ -559,3 +569,259 @@ def test_hinge():
     equal(hinge_loss(*pair, 0.1), [0.85])
     equal(hinge_loss(*pair, 1.0), [0.0])
     equal(hinge_loss(pair[1], pair[0], pair[3], pair[2], 0.1), [1.15])
+
+
+# --- advantages: gaps, equal rewards, steps, pairs ----------------------------------------------
+
+
+def test_a_gap_is_stepped_over():
+    """A masked position in the middle is not the end of the response, and costs no discount.
+
+    delta = 1 + .9 .25 - .5 = .725, then 2 - .25 = 1.75; .725 + .9 .8 1.75 = 1.985.
+    """
+    rewards, values = f([[1, torch.nan, 2]]), f([[0.5, torch.nan, 0.25]])
+    mask = torch.tensor([[True, False, True]])
+    assert discounted_returns(rewards, mask, 0.5).tolist() == [[2, 0, 2]]
+    assert gae(rewards, values, mask, 0.9, 0.8)[0][0].tolist() == pytest.approx([1.985, 0, 1.75])
+    mask, steps = torch.stack([mask[0], torch.ones(3).bool()]), torch.ones(2, 1, dtype=torch.bool)
+    advantages = process_advantages(f([[1], [0]]), torch.tensor([[2], [2]]), steps, mask, 2, eps=0)
+    assert advantages[0].tolist() == pytest.approx([0.5**0.5, 0, 0.5**0.5])
+
+
+def off_by_one_ulp():
+    """Equal float32 values whose mean is another number, for some lengths."""
+    cases = [torch.full((n,), value) for n in range(2, 40) for value in (0.1, 1 / 3, 1000.1)]
+    rounded = [x for x in cases if x.mean() != x[0]]
+    assert rounded
+    return rounded
+
+
+def test_whiten_without_spread_is_zero():
+    """A mean that is off by one ulp must not become an advantage."""
+    for x in off_by_one_ulp():
+        assert not whiten(x[:, None], torch.ones(len(x), 1, dtype=torch.bool)).any()
+    one = torch.tensor([[True, False]])
+    assert not whiten(torch.tensor([[5.0, torch.nan]]), one).any()
+    assert not whiten(torch.full((2, 2), torch.nan), torch.zeros(2, 2, dtype=torch.bool)).any()
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_equal_rewards_give_exactly_zero(scale):
+    """The rounded mean over a std of the same size would be an advantage of order one."""
+    for rewards in off_by_one_ulp():
+        size = len(rewards)
+        assert not group_advantages(rewards, size, scale=scale, eps=1e-8).any()
+        assert not group_advantages(rewards, size, scale=scale, eps=0.0).any()
+        assert not leave_one_out_advantages(rewards, size).any()
+        ones = torch.ones(2, size, dtype=torch.bool)
+        steps, ends = rewards.expand(2, -1), torch.arange(size).expand(2, -1)
+        assert not process_advantages(steps, ends, ones, ones, 2, eps=1e-8).any()
+
+
+def slow_gdpo(columns, weights, size, eps):
+    """z-scores within groups, weighted and added, then one z-score over the batch; plain Python."""
+    totals = [0.0] * len(columns)
+    for k, weight in enumerate(weights):
+        for start in range(0, len(columns), size):
+            values = [float(columns[row, k]) for row in range(start, start + size)]
+            known = [value for value in values if not math.isnan(value)]
+            for i, value in enumerate(values):
+                if len(known) > 1 and not math.isnan(value):
+                    spread = statistics.stdev(known) + eps
+                    totals[start + i] += weight * (value - statistics.mean(known)) / spread
+    mean, std = statistics.mean(totals), statistics.stdev(totals)
+    return [(total - mean) / (std + eps) for total in totals]
+
+
+def test_gdpo_by_loops():
+    """Three rewards of very different spreads and weights, three groups of four, some not judged."""
+    columns = torch.randn(12, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    columns *= torch.tensor([1.0, 100.0, 0.1], dtype=torch.float64)
+    for row, k in ((0, 0), (5, 1), (8, 2), (9, 2), (10, 2)):
+        columns[row, k] = math.nan
+    found = gdpo_advantages(columns, (1.0, 0.5, -2.0), 4)
+    assert found.shape == (12, 1)
+    expected = slow_gdpo(columns, (1.0, 0.5, -2.0), 4, 1e-4)
+    assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-12)
+    assert not gdpo_advantages(torch.full((4, 2), 0.1), (1.0, 2.0), 2).any()
+    for broken in (columns[:, :2], columns[:11]):
+        with pytest.raises(ValueError):
+            gdpo_advantages(broken, (1.0, 0.5, -2.0), 4)
+
+
+def test_process_advantages_by_loops():
+    """Uneven numbers of steps: the pooled statistics weigh steps, and NaN fills the gaps."""
+    steps = [[(0, 1.0), (2, -2.0), (3, 0.5)], [(1, 4.0)], [], [(0, 0.25), (1, 3.0)]]
+    lengths = torch.tensor([4, 3, 2, 2])
+    rewards = torch.full((4, 3), torch.nan, dtype=torch.float64)
+    ends, step_mask = torch.full((4, 3), -1), torch.zeros(4, 3, dtype=torch.bool)
+    for i, row in enumerate(steps):
+        for j, (end, reward) in enumerate(row):
+            rewards[i, j], ends[i, j], step_mask[i, j] = reward, end, True
+    mask = torch.arange(4) < lengths[:, None]
+    advantages = process_advantages(rewards, ends, step_mask, mask, 2, eps=0.01)
+    for i in range(4):
+        pooled = [reward for j in (i // 2 * 2, i // 2 * 2 + 1) for _, reward in steps[j]]
+        mean, std = statistics.mean(pooled), statistics.stdev(pooled) + 0.01
+        expected = [
+            sum((reward - mean) / std for end, reward in steps[i] if end >= t) for t in range(4)
+        ]
+        assert advantages[i].tolist() == pytest.approx(
+            [a if mask[i, t] else 0 for t, a in enumerate(expected)]
+        )
+
+
+def test_steps_without_another_to_compare_with_give_no_advantage():
+    """One step in the whole group; no step at all, padded to no column or to one without use."""
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    for rewards, ends, steps in (
+        (f([[3.0], [torch.nan]]), [[1], [0]], [[True], [False]]),
+        (torch.zeros(2, 0), [[], []], [[], []]),
+        (torch.full((2, 1), torch.nan), [[-1], [-1]], [[False], [False]]),
+    ):
+        given = torch.tensor(ends).long(), torch.tensor(steps).bool(), mask
+        for unbiased in (True, False):
+            advantages = process_advantages(rewards, *given, 2, unbiased=unbiased, eps=0)
+            assert advantages.shape == (2, 2) and not advantages.any()
+
+
+def test_best_and_worst_by_literals():
+    """The first of several best and worst; no pair from equal rewards or a gap of just `margin`."""
+    rewards = torch.tensor([1.0, 3, 3, 0, 2, 2, 2, 2, 0, 1, 0.5, 0])
+    assert best_worst_pairs(rewards, 4).tolist() == [[1, 3], [9, 8]]
+    assert best_worst_pairs(rewards, 4, margin=1.0).tolist() == [[1, 3]]
+    assert best_worst_pairs(rewards, 4, margin=3.0).tolist() == []
+    assert best_worst_pairs(rewards, 4, margin=3.0).shape == (0, 2)
+
+
+def test_ordered_pairs_by_literals():
+    rewards = torch.tensor([1.0, 3, 3, 0.0, 0.0, 0.0])
+    assert ordered_pairs(rewards, 3).tolist() == [[1, 0], [2, 0]]
+    rewards = torch.tensor([1.0, 3, 0, 5, 5, 5.5])
+    assert ordered_pairs(rewards, 3).tolist() == [[0, 2], [1, 0], [1, 2], [5, 3], [5, 4]]
+    assert ordered_pairs(rewards, 3, margin=1.0).tolist() == [[1, 0], [1, 2]]
+
+
+# --- losses: overflow, clips, empty batches, half precision -------------------------------------
+
+
+def test_a_huge_log_ratio_stays_finite():
+    """exp(200) overflows float32; the loss and its gradient must not."""
+    log_probs = torch.tensor([[0.0, -200.0]], requires_grad=True)
+    old = torch.tensor([[-200.0, 0.0]])
+    for advantage in (1.0, -1.0):
+        loss = clipped_surrogate(log_probs, old, torch.tensor([[advantage]]), 0.2, 0.2)
+        gradient = torch.autograd.grad(loss.sum(), log_probs)[0]
+        assert loss.isfinite().all() and gradient.isfinite().all()
+    ratio = likelihood_ratio(log_probs, old)
+    torch.testing.assert_close(ratio.log(), torch.tensor([[20.0, -20.0]]))
+
+
+def test_the_ratio_of_a_response_is_held_within_exp_of_20_too():
+    """200 nats away, and as a mean 100: exp(20) or exp(-20), without a gradient."""
+    new = torch.tensor([[0.0, 0.0], [-100.0, -100.0]], requires_grad=True)
+    old, mask, ones = new.detach().flip(0), torch.ones(2, 2).bool(), torch.ones(2, 1)
+    for ratio in (
+        sequence_ratio(new, old, mask),
+        mean_ratio(new, old, mask),
+        -gmpo(new, old, ones, mask, 1e9, 1e9)[:, :1],
+    ):
+        torch.testing.assert_close(ratio.log(), torch.tensor([[20.0], [-20.0]]))
+        assert not torch.autograd.grad(ratio.sum(), new)[0].any()
+
+
+def test_an_empty_batch_costs_zero():
+    no_rows = torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool)
+    for reducer in (token_mean, sequence_mean, sequence_sum):
+        assert reducer(*no_rows).item() == 0
+        assert reducer(torch.ones(2, 3), torch.zeros(2, 3).bool(), denominator=0).item() == 0
+    assert constant_length_mean(*no_rows, 4).item() == 0
+    empty = torch.zeros(0)
+    assert dpo_loss(empty, empty, empty, empty, 0.1).sum() == 0
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_slope_of_the_full_kl_is_its_finite_difference():
+    logits, ref_logits = draw(2, 3, 5, seed=7).requires_grad_(), draw(2, 3, 5, seed=8)
+    assert torch.autograd.gradcheck(lambda x: kl_from_logits(x, ref_logits), logits, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [(0.5, 1, -0.5), (1.5, 1, 0), (0.5, -1, 0), (1.5, -1, 1.5), (1.0, 1, -1), (1.0, -1, 1)],
+)
+def test_the_clip_stops_the_gradient_only_on_the_bad_side(ratio, advantage, slope):
+    """Clipping without the min would also stop (0.5, +1) and (1.5, -1), the way back."""
+    log_probs = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
+    old = torch.zeros(1, 1, dtype=torch.float64)
+    A, mask = torch.tensor([[float(advantage)]]), old == 0
+    for loss, of in (
+        (clipped_surrogate(log_probs, old, A, 0.2, 0.2), likelihood_ratio(log_probs, old)),
+        (
+            sequence_clipped_surrogate(log_probs, old, A, mask, 0.2, 0.2),
+            sequence_ratio(log_probs, old, mask),
+        ),
+        (gspo(log_probs, old, A, mask, 0.2, 0.2), mean_ratio(log_probs, old, mask)),
+    ):
+        assert torch.autograd.grad(loss.sum(), log_probs)[0].item() == pytest.approx(slope)
+        assert clip_acted(of, A, 0.2, 0.2).item() == (slope == 0)
+
+
+def test_value_clip_stops_the_gradient_only_away_from_the_old_value():
+    """The value has already moved by more than the range towards the return: no further pull."""
+    values = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    old, returns = torch.full((1, 2), 0.5), torch.full((1, 2), 2.0)
+    value_loss(values, old, returns, 0.2).sum().backward()
+    assert values.grad.tolist() == [[0, pytest.approx(-2)]]
+
+
+def test_k3_keeps_its_pull_far_below_and_stays_finite_far_above():
+    """delta = -50 is worth 49 with slope 1; a result clamped at 10 would have no slope at all."""
+    log_probs = torch.tensor([[0.0, -200.0]], requires_grad=True)
+    ref = torch.tensor([[-50.0, 0.0]])
+    value = k3(log_probs, ref)
+    assert value[0, 0].item() == pytest.approx(49)
+    gradient = torch.autograd.grad(value.sum(), log_probs)[0]
+    assert gradient[0, 0].item() == pytest.approx(1)
+    assert value.isfinite().all() and gradient.isfinite().all()
+
+
+def test_rho_minus_log_is_the_kl_from_the_old_policy():
+    """KL(old || new) = 0.193794 in value, and in gradient: pi - pi_old. Listed symbol by symbol."""
+    before = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log().requires_grad_()
+    penalties = rho_minus_log(logits.log_softmax(-1)[:, None], before.log()[:, None])
+    value = (before[:, None] * penalties).sum()
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert value.item() == pytest.approx(0.193794, abs=1e-6)
+    assert gradient.tolist() == pytest.approx([0.3, -0.2, -0.1])
+
+
+def test_dual_clip_multiplies_a_half_precision_advantage_in_float32() -> None:
+    """3 * 1.0078125 is 3.0234375, which bfloat16 would round to 3.03125."""
+    advantages = torch.tensor([[-1.0078125]], dtype=torch.bfloat16)
+    assert dual_clip(torch.tensor([[9.0]]), advantages, 3.0).item() == 3.0234375
+
+
+@pytest.mark.parametrize("delta", [0.5, 1.5, 5.0, 15.0, 19.9])
+def test_the_gradient_of_k3_importance_is_exact_in_float32(delta: float) -> None:
+    """-ratio delta, to 1e-5, and the value e^(ref - old) - ratio (1 + delta)."""
+    new = torch.tensor([[-0.75 - delta]], requires_grad=True)
+    old, ref = torch.tensor([[-0.5 - delta]]), torch.tensor([[-0.75]])
+    value = k3_importance(new, old, ref)
+    value.backward()
+    ratio, exact = f(-0.25).exp(), (f(ref.item()) - f(new.item()))
+    assert new.grad.item() == pytest.approx(-(ratio * exact).item(), rel=1e-5)
+    by_hand = (f(ref.item()) - f(old.item())).exp() - ratio * (1 + exact)
+    assert value.item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("alpha", "weight"), [(0.0, 1.0), (0.2, 0.0)])
+def test_the_weights_of_a_mixture_are_finite_however_far_the_teacher_is(alpha, weight) -> None:
+    """The teacher is 200 nats above: e^200 is no float32."""
+    student, teacher = torch.tensor([[-200.0]]), torch.zeros(1, 1)
+    given = mixed_sampling_weights(student, teacher, torch.ones(1, 1, dtype=torch.bool), alpha)
+    assert given.item() == pytest.approx(weight, abs=1e-30)

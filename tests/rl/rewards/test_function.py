@@ -142,7 +142,7 @@ OTHERS = (
     "data_source, solution_str, ground_truth, extra_info=None", "text, answer", "text, target",
     "answer_text, ground_truth", "text, labels", "text, gold_answer", "text, reference", "completion, x",
     "data_source, solution_str, ground_truth=None", "prompt", "prompt, response, more",
-    "*, prompt, response",
+    "*, prompt, response", "completions, trainer_state", "prompts, completions, *, log_metric",
 )  # fmt: skip
 COROUTINES = [f"async def f({takes}): return 0.0" for takes in ("prompt, response", "completions")]
 
@@ -159,18 +159,10 @@ def test_another_form_is_refused(source, text):
 @pytest.mark.parametrize(
     "value",
     [
-        "None",
-        "'2'",
-        "b'2'",
-        "[1, 2]",
-        "1j",
-        "float('nan')",
-        "float('-inf')",
-        "1e39",
-        "10 ** 400",
+        "None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "1e39", "10 ** 400",
         "-2e30",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_finite_number_is_refused(source, value):
     name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")
     with pytest.raises(UserError, match=r":f gave .* prompt 4 of 6, 'hgfed'"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from data.records import PromptRecord
 from data.templates import Turn
 from gpt.folder import ModelFolder
 from gpt.huggingface import save_hf
-from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer
 from gpt.tokenizer_files import write_tokenizer
@@ -137,18 +138,21 @@ def test_plain_text_scores_as_in_transformers_after_its_end(tmp_path, require) -
 def small(tokenizer: Tokenizer, kind: str = "llama") -> GPT:
     if kind == "gpt2":
         return toys.random_gpt(tokenizer.n_vocab, 512, seed=1, scale=0.3, n_embd=16)
-    shape = LlamaConfig(tokenizer.n_vocab, 512, 2, 4, 16, n_key_head=2, n_inner=24)
-    return toys.randomized(Llama(shape).eval(), 1, 0.3)
+    return toys.random_llama(tokenizer.n_vocab, 512, seed=1)
 
 
-def published(folder: Path, template: str = "smollm2", **changed: Any) -> Judge:
-    """A classifier by others."""
+def written(folder: Path, template: str = "smollm2", **changed: Any) -> Path:
+    """A classifier by others, whose config.json says something else if it is told to."""
     tokenizer = chat_tokenizer(template)
     save_hf(small(tokenizer), folder, tokenizer, torch.linspace(-1, 1, 16)[None])
     config = read_object(folder / "config.json")
     del config["glassbox_rlhf"]
     write_json(folder / "config.json", config | changed)
-    return Judge.open(str(folder))
+    return folder
+
+
+def published(folder: Path, template: str = "smollm2") -> Judge:
+    return Judge.open(str(written(folder, template)))
 
 
 def test_a_mark_in_an_answer_neither_ends_nor_begins_a_turn(tmp_path) -> None:
@@ -177,10 +181,7 @@ def test_an_exported_reward_model_opens_again_with_its_scores(kind, chat, tmp_pa
     if chat:  # as a run has it that began with a published folder
         save_hf(small(chat_tokenizer(chat)), tmp_path / "start", chat_tokenizer(chat))
         tokenizer = ModelFolder.open(tmp_path / "start").tokenizer()
-    model = RewardModel.from_policy(small(tokenizer, kind)).eval()
-    model.head.bias.fill_(0.4)
-    model.mean.fill_(-1.5)
-    model.std.fill_(0.3)
+    model = toys.random_judge(small(tokenizer, kind))
     save_reward_model(tmp_path / "run" / "model.safetensors", model, tokenizer)
     data = "instructions" if chat else "reviews"
     write_json(tmp_path / "run" / "config.json", {"data": data, "script": "s"})
@@ -257,38 +258,18 @@ def with_labels(folder: Path) -> None:
     save_hf(small(tokenizer), folder, tokenizer, torch.ones(2, 16))
 
 
-def with_more_parts(folder: Path) -> None:
-    """Qwen2.5-Math-RM: two layers make the score."""
-    published(folder)
-    config = read_object(folder / "config.json")
-    write_json(folder / "config.json", config | {"architectures": ["Qwen2ForRewardModel"]})
+NO_JUDGES: dict[str, Callable[[Path], object]] = {  # the part that the refusal names
+    "num_labels": with_labels,
+    "Qwen2ForRewardModel": partial(written, architectures=["Qwen2ForRewardModel"]),  # two layers
+    "odd": partial(written, glassbox_rlhf={"std": [0.3]}),
+    "odd ": partial(written, glassbox_rlhf={"std": math.nan}),
+    "reward_model_training": lambda folder: save_hf(small(GLASSBOX), folder, GLASSBOX),  # a policy
+}
 
 
-def with_odd_about(folder: Path) -> None:
-    published(folder)
-    config = read_object(folder / "config.json")
-    write_json(folder / "config.json", config | {"glassbox_rlhf": {"std": [0.3]}})
-
-
-def of_no_spread(folder: Path) -> None:
-    published(folder)
-    config = read_object(folder / "config.json")
-    write_json(folder / "config.json", config | {"glassbox_rlhf": {"std": math.nan}})
-
-
-def a_policy(folder: Path) -> None:
-    save_hf(small(GLASSBOX), folder, GLASSBOX)
-
-
-@pytest.mark.parametrize(
-    "make, named",
-    [
-        (with_labels, "num_labels"), (with_more_parts, "Qwen2ForRewardModel"),
-        (with_odd_about, ""), (of_no_spread, ""), (a_policy, "reward_model_training"),
-    ],
-)  # fmt: skip
-def test_what_is_no_judge_is_refused_by_its_part(make, named, tmp_path) -> None:
-    make(tmp_path / "odd")
+@pytest.mark.parametrize("named", NO_JUDGES)
+def test_what_is_no_judge_is_refused_by_its_part(named, tmp_path) -> None:
+    NO_JUDGES[named](tmp_path / "odd")
     with pytest.raises(UserError) as error:
         load_reward_model(tmp_path / "odd")
-    assert named in toys.one_sentence(error) and "odd" in str(error.value)
+    assert named.strip() in toys.one_sentence(error) and "odd" in str(error.value)

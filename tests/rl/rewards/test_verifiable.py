@@ -16,12 +16,7 @@ from data.collate import join_responses
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from rl.batches.rollout import Rollout
-from rl.rewards.verifiable import (
-    ANSWERS,
-    VerifiableReward,
-    answer_match,
-    read_answer,
-)
+from rl.rewards.verifiable import ANSWERS, VerifiableReward, answer_match, read_answer
 from rl.run.evaluation import measure_accuracy
 
 QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import torch
+import toys
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
 
 EOS = 10
 
 
-def small_gpt(seed: int = 0) -> GPT:
-    shape = GPTConfig(12, 16, n_layer=2, n_head=2, n_embd=32)
-    return GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
+def small_gpt() -> GPT:
+    return toys.random_gpt(12, 16, scale=0.3, n_embd=32)
 
 
-def critic(seed: int = 0) -> ValueModel:
-    model = ValueModel(small_gpt(seed))
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(seed))
+def critic() -> ValueModel:
+    model = ValueModel(small_gpt())
+    torch.nn.init.normal_(model.head.weight, generator=toys.seeded())
     return model.eval()
 
 
