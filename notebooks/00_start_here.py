@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Start here
 #
-# **What is in this repository, and in which order should you read it?** This page is the map: the
-# pipeline, the models, the algorithms, and three ways to read. You need
-# Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
-# after start-up.
+# **What is in this repository, and in which order should you read it?** Its subject is **RLHF**,
+# reinforcement learning from human feedback: people say which answers they prefer, and a language model
+# is trained until it gives more answers of that kind. This page is the map: the pipeline, the models, the
+# algorithms, and three ways to read. You need Python and PyTorch, but no reinforcement learning. The page
+# takes about ten seconds to run, after start-up.
 #
 # **After this page you can** say which stages RLHF has and which model does what in them, and choose the
 # pages that answer your question.
@@ -39,10 +40,11 @@ plots.use()
 plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 
 # %% [markdown]
-# Three kinds of files say the same thing, each for its purpose. **To understand**, read
-# [nano](../nano/README.md): one short file a paper. **To run**, take an engine of
-# [rl](../rl/README.md): real models, several processes, reports. **To decide** which algorithm, look at
-# [the study](../docs/archive.md#every-engine-from-one-start).
+# There are three places to go, each for its purpose. **To understand** an algorithm, read
+# [nano](../nano/README.md), which has one short file for each paper. **To run** it, take its **engine**,
+# the program in [rl](../rl/README.md) that trains with it: an engine takes real models, works in several
+# processes and writes a report. **To decide** between algorithms, look at
+# [the study](../docs/archive.md#every-engine-from-one-start), which ran all engines from one start.
 #
 # ## The whole story in ten seconds
 #
@@ -101,8 +103,11 @@ holds(unchanged < 0.5, "most answers are better than before")
 # %% [markdown]
 # ## The pipeline
 #
-# Four folders, four kinds of command. Each stage leaves a folder in `runs/`, and the next stage
-# finds it there. `make demo` runs all of it, up to the better policy, in a few minutes.
+# There are four stages, and each has its command. **Pre-training** gives a model its language.
+# **Fine-tuning** lets it imitate good answers. The **reward model** learns from comparisons what people
+# prefer. Then **reinforcement learning** trains the policy to earn what the reward model pays. Each stage
+# leaves a folder in `runs/`, and the next stage finds it there. `make demo` runs all of it, up to the
+# better policy, in a few minutes.
 
 # %%
 plots.diagram("pipeline")
@@ -110,9 +115,12 @@ plots.diagram("pipeline")
 # %% [markdown]
 # ## The models of PPO
 #
-# The loop in the box `rl/` needs more than one model. PPO has four. One of them is the **critic**: it
-# predicts, at every token, the reward that is still to come. GRPO, the engine of page 07, leaves out
-# the critic.
+# The loop in the box `rl/` needs more than one model. PPO, an algorithm that many pages compare others
+# with, has four. The **policy** writes the answers and learns. The **reference** is a frozen copy of the
+# policy from before training, and the policy pays for its distance from it, so that it is held as if on a
+# leash. The **reward model** scores whole answers. The **critic** predicts, at every token, the reward that
+# is still to come. GRPO, the algorithm of page 07, leaves out the critic, because it compares each answer
+# with other answers to the same prompt.
 
 # %%
 plots.diagram("four_models")
@@ -138,7 +146,7 @@ plots.diagram("algorithm_map")
 # [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
 # [07 GRPO](07_grpo.ipynb) with its short companion [26 what a loss is divided
 # by](26_what_a_loss_is_divided_by.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
-# [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb). If transformers are new to you,
+# [14 DPO and its neighbours](14_dpo_and_pg_grpo.ipynb). If transformers are new to you,
 # read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9 and 11 to 13 of
 # the exam.
 #
@@ -151,7 +159,7 @@ plots.diagram("algorithm_map")
 # [25 steering a published model](25_steering_a_published_model.ipynb) reads recorded runs of one.
 # **To teach** with these pages: [teaching](teaching/README.md).
 #
-# [notebooks/README.md](README.md) says what each page is about. In an hour, skip what
+# [notebooks/README.md](README.md) says what each page is about. If you have only the hour, skip what
 # does not make sense yet; page 02 explains the masks and page 04 the advantages. Six sliders to play
 # with go with the pages: [docs/explorables.md](../docs/explorables.md).
 #
@@ -173,9 +181,9 @@ plots.diagram("algorithm_map")
 #
 # - Pre-training gives a policy its language, comparisons give a reward model, and reinforcement learning
 #   raises what that model pays, on a leash to the place where the policy began.
-# - Policy, reference, reward model and critic are one network: they differ in the head and in whether
-#   they learn.
+# - Policy, reference, reward model and critic are built alike: they are copies of one kind of network with
+#   different weights and heads, and only the policy and the critic learn in the loop.
 # - Predict before you run a cell. What you guessed wrong is what you will remember.
 #
-# Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are one network: what goes
-# in, and what comes out?
+# Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are built
+# alike, so one question serves for all: what goes in, and what comes out?

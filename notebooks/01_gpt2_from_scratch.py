@@ -164,7 +164,8 @@ assert difference[:5].max() < 1e-5 < 1e-2 < difference[5:].min()
 # $x_s = \mathrm{wte}[\mathrm{token}_s] + \mathrm{wpe}[s]$ (Radford et al. 2019).
 #
 # > **Predict, then run.** Shuffle all tokens but the last, in a model of one layer whose `wpe` is 0.
-# > What happens to the last column's logits?
+# > What happens to the last column's logits? (One layer, because in a deeper model the causal mask gives
+# > away some of the order: later tokens have seen more.)
 
 # %%
 one_layer = GPT(GPTConfig(V, 64, n_layer=1, n_head=4, n_embd=64))
@@ -191,7 +192,8 @@ assert with_positions > 1e-3 and without < 1e-5
 #   $d = D / H$ numbers each, so that a token can look at several places at once.
 # - The **MLP** works on each column alone: $D \to 4D \to D$ with a nonlinearity between.
 # - **LayerNorm** (Ba et al. 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)) brings a vector
-#   to mean 0 and variance 1 before each step, never the stream itself ("pre-LN", Xiong et al. 2020,
+#   to mean 0 and variance 1, and then multiplies and shifts each number by learned weights. Each step
+#   reads such a normalised copy, while the stream itself is left as it is ("pre-LN", Xiong et al. 2020,
 #   [arXiv:2002.04745](https://arxiv.org/abs/2002.04745)).
 #
 # At the end the stream is normalised once more and compared with every token's embedding. The matrix
@@ -243,8 +245,8 @@ plots.code(Block)
 # Loaded with OpenAI's weights it gives the logits of GPT-2.
 #
 # Fresh weights are drawn with a standard deviation of 0.02. Two matrices of each block write into the
-# stream, $2L$ in all, and theirs are smaller by $1/\sqrt{2L}$, so that the stream does not grow with
-# the depth (Radford et al. 2019, section 2.3; `GPT.initialize`).
+# stream, $2L$ in all, and their weights are multiplied by $1/\sqrt{2L}$, so that the stream does not grow
+# with the depth (Radford et al. 2019, section 2.3; `GPT.initialize`).
 #
 # ## 5. Where its weights are
 #

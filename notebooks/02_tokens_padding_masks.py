@@ -408,10 +408,11 @@ cool = probs / drawn_with["temperature 0.7"]
 holds(cool[2] > 1.2, "at temperature 0.7 a ratio lies outside of the clip range before any update")
 
 # %% [markdown]
-# A temperature in the sampler alone gives ratios from 0.88 to 1.30: the clip of page 04 acts before the
-# first update. The cure is to divide the scorer's logits by the same $\tau$. Under top-p the words that are
-# left share the probability of the third, so their ratio is 0.8, and the third is never drawn: no weight
-# brings it back. So train on samples without top-p.
+# A temperature in the sampler alone gives ratios from 0.88 to 1.30. The clip of page 04 stops the push on a
+# good token whose ratio is above 1.2, so here it would act before the first update. The cure is to divide
+# the scorer's logits by the same $\tau$. Under top-p the words that are left share the probability of the
+# third, so their ratio is 0.8, and the third is never drawn: no weight brings it back. So train on samples
+# without top-p.
 
 # %% [markdown]
 # ## 7. Several texts in one row: packing
@@ -464,9 +465,9 @@ print(ids)
 holds(ids[0] == ids[1], "the begin of the text stands there twice")
 
 # %% [markdown]
-# Its sister is the forgotten opening: if the template leaves out `[model]` when it samples, the policy
-# has to write that mark itself, or goes on as the user. Print the first ten ids of a training row and of
-# a prompt for sampling once, and look at them. All commands here print their first prompt for that
+# Its sister is the forgotten opening: if the prompt ends without `[model]` when answers are sampled, the
+# policy has to write that mark itself, or goes on as the user. Print the first ten ids of a training row
+# and of a prompt for sampling once, and look at them. All commands here print their first prompt for that
 # reason.
 
 # %% [markdown]

@@ -185,8 +185,9 @@ print(f"{len(possible):,} prompts; a perfect model pays {floor:.1f} nats for eac
 # ## 4. The learning rate: warm-up and cosine
 #
 # In the first steps AdamW ([arXiv:1711.05101](https://arxiv.org/abs/1711.05101)) knows too little of the
-# gradients' size for full steps, so the rate rises linearly. At the end half a cosine
-# ([arXiv:1608.03983](https://arxiv.org/abs/1608.03983), Eq. 5) lets the weights settle.
+# gradients' size for full steps, so the rate rises linearly. Then half a cosine
+# ([arXiv:1608.03983](https://arxiv.org/abs/1608.03983), Eq. 5) lowers it to a tenth of its peak, so that
+# the weights settle.
 
 # %%
 STEPS, PEAK, WARMUP = 700, 4e-3, 50
@@ -452,8 +453,9 @@ check("language_model_loss", my_loss)
 #
 # </details>
 #
-# **2. What happened in this training?** A base model was fine-tuned. What its loss was on such texts
-# before, and the log of its vocabulary, stand in the last rows. (No solution is printed.)
+# **2. What happened in this training?** A base model was fine-tuned. The last rows give its
+# loss on such texts before the training, and the logarithm of the size of its vocabulary. (No solution is
+# printed.)
 #
 # - a: the labels were not shifted: every token was to predict itself.
 # - b: there were few texts, and they were read again and again.

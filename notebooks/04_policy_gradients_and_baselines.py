@@ -554,10 +554,10 @@ rows = [[f"{a:+.0f}", f"{r:.1f}", f"{g + 0.0:+.1f}", text] for a, r, g, text in 
 plots.table(["A", "ratio", "gradient of the loss", "what happens"], rows)
 
 # %% [markdown]
-# (The gradient is that of the *loss*, by log pi: a step goes against it.) The clip is pessimistic: it
-# ignores a gain that was already taken, but never a loss. One `min` does this for both signs of $A$.
-# (`clip_low` and `clip_high`: $\varepsilon$ below and above 1.) At the very first step all ratios are 1,
-# so PPO's first gradient is that of REINFORCE.
+# (The gradient is that of the *loss* with respect to $\log \pi$, and a step goes against it.) The clip is
+# pessimistic: it ignores a gain that was already taken, but never a loss. One `min` does this for both
+# signs of $A$. (`clip_low` and `clip_high`: $\varepsilon$ below and above 1.) At the very first step all
+# ratios are 1, so PPO's first gradient is that of REINFORCE.
 
 # %%
 grid = torch.linspace(0.05, 2.5, 246)[:, None]

@@ -338,8 +338,8 @@ torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
 # | unit of $\beta$ | reward per nat | standard deviations of the group's rewards per nat |
 # | critic | must predict the KL to come, too | does not see it |
 #
-# **Credit**, for the first response above. In the reward the first token pays for 0.8 nats, the sum of
-# all four; in the loss for its own 0.2:
+# **Credit**, for the first response above, with k1 in both places so that the amounts can be compared. In
+# the reward the first token pays for 0.8 nats, the sum of all four; in the loss for its own 0.2:
 
 # %%
 to_come = k1_t[0].flip(0).cumsum(0).flip(0)
@@ -402,8 +402,9 @@ holds(5 < odds[0.4] < 10 < odds[0.1] < 50 < odds[0.04], "a smaller beta lets the
 #
 # $$\pi^*(y) = \frac{\pi_{ref}(y) \, e^{R(y) / \beta}}{\sum_u \pi_{ref}(u) \, e^{R(u) / \beta}}$$
 #
-# This is the end of a KL in the *reward* (or of k2 in the loss). **It is not where GRPO ends**: with k3 in
-# the loss that is $\pi_{ref} \, \beta / (c - A)$, from section 6.
+# Training with a KL in the *reward* ends there (with k2 in the loss, too, where an answer is a single
+# token). **It is not where GRPO ends**: k3 in the loss leads to $\pi_{ref} \, \beta / (c - A)$ of section 6
+# while the advantages $A$ are held fixed, and further on because GRPO normalises them anew.
 #
 # The line comes back in [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
 # et al. 2023, [arXiv:2305.18290](https://arxiv.org/abs/2305.18290), Eq. 4).

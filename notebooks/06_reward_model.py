@@ -622,7 +622,8 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 # The kept model, with 37 times as many comparisons, has learned the item, but the name remains close to a
 # coin. Neither the loss nor the accuracy hinted at any of this.
 #
-# A policy that is trained against such a model will find out. A reward model is a **proxy**, and
+# A policy that is trained against such a model will find these gaps, because answers that use them are
+# paid. A reward model is a **proxy**, and
 # optimising a proxy far enough makes the truth worse (Gao et al. 2023,
 # [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)). [13](13_when_the_proxy_breaks.ipynb) does it.
 #

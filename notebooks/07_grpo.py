@@ -185,7 +185,8 @@ check("group_advantages", my_advantages)
 #
 # You know most of it. $\rho = \pi_\theta / \pi_{old}$ is the ratio of
 # [04](04_policy_gradients_and_baselines.ipynb), and the minimum is PPO's clip. (It is called the
-# *clipped surrogate*: a loss that is made for its gradient.) Two parts are new: the term k3,
+# *clipped surrogate*: a surrogate is a stand-in, whose gradient is wanted and whose value says little.)
+# Two parts are new: the term k3,
 # which section 3 explains, and the two means, first over the tokens of an answer, then over
 # answers. As code, with a minus sign because optimizers minimise:
 

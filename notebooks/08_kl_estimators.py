@@ -274,8 +274,9 @@ assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 #   [arXiv:2512.02556](https://arxiv.org/abs/2512.02556), "unbiased KL estimate").
 # - **full** sums over the vocabulary and is exact in the loss. In the reward it does nothing here: it
 #   is the same number whatever token was drawn.
-# - **reverse - to old**: a penalty that was measured at the rollout stays what it was while the
-#   policy moves. The second part is 0 at the first update, so PPO starts exactly right.
+# - **reverse - to old**: a penalty that was measured at the rollout stays the same number while the
+#   policy moves. Its gradient is that of the KL to the reference minus that of the KL to the old policy.
+#   The second part is 0 at the first update, so PPO starts exactly right.
 #
 # ## 3. Why k1 as a loss regularises nothing
 #
@@ -554,7 +555,8 @@ print(f"{verdict.status}: {verdict.says}")
 holds(verdict.status == "mistake", "it can name the mistake")
 
 # %% [markdown]
-# The ratio is upside down, which is right for samples of the *reference*. Near the reference both forms are
+# The ratio is upside down. With samples of the *reference* this form would be right, and estimate the
+# forward KL. Near the reference both forms are
 # $\delta^2 / 2$, so no curve looked suspicious. The second line is from the
 # [conformance kit](../conformance/README.md), which tries a function on worked cases and can name the
 # mistake: `python -m conformance mine.py:published`. It does not see whether a function is called with the

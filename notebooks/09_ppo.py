@@ -207,7 +207,7 @@ show_tokens(texts, {"td_error": deltas, "value": levels}, prompts=[record.prompt
 # > response, the dashed line. What would the TD errors be? (Zero at every token but the last.)
 #
 # The value stands *before* its token: it is the baseline for the choice of that token and must not know
-# it. So the critic reads the same columns as the policy.
+# it. So it is read at the column before the token, the same whose logits score the token.
 #
 # ## 4. GAE, by hand on five tokens
 #
@@ -343,8 +343,8 @@ plt.show()
 # %% [markdown]
 # With a critic that knows nothing, a small $\lambda$ is blind, because the reward is eight steps
 # away and counts $\lambda^8$ there. The better the critic, the more $\lambda$ should rely on it.
-# The usual 0.95 is made for a critic that is still learning. It reaches back about $1 / (1 -
-# \lambda) = 20$ tokens.
+# The usual 0.95 is made for a critic that is still learning. With it a reward, or an error of
+# the critic, counts for about $1 / (1 - \lambda) = 20$ tokens before it.
 #
 # ## 6. The critic's target: A + V, and fixed
 #
@@ -561,8 +561,8 @@ plots.code(value_loss, lines=("squared =", "return squared"))
 plots.neighbours("grpo", "ppo")
 
 # %% [markdown]
-# PPO trains two models instead of one. Outside of sampling it does twice the work of GRPO, and it holds
-# nearly twice the numbers: weights, gradients and Adam's two moments of both models.
+# PPO trains two models instead of one. Outside of sampling it does about twice the work of GRPO, and it
+# holds nearly twice the numbers: weights, gradients and Adam's two moments of both models.
 #
 # ## 8. Options
 #

@@ -7,8 +7,8 @@
 # **After this page you can** compute the advantages of RLOO and of both forms of REINFORCE++, write down
 # their whole losses, and recognise the whitening that erases the reward.
 #
-# **Why.** PPO was made for games, for a policy that starts from nothing. A fine-tuned language model is
-# good before RL begins, and one reward comes at the end. Two papers draw two conclusions:
+# **Why.** PPO was made for games and simulated robots, where a policy starts from nothing. A fine-tuned
+# language model is good before RL begins, and one reward comes at the end. Two papers draw two conclusions:
 #
 # - **RLOO** (Ahmadian et al. 2024, "Back to Basics", [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)):
 #   the whole response is *one* action, and the baseline is the mean of the *other* responses to the
@@ -200,8 +200,9 @@ plots.neighbours("grpo", "rloo")
 
 # %% [markdown]
 # Without a ratio the loss is right only for samples of the policy as it is *now*, so it allows one pass
-# over a batch. Other code that is called RLOO puts these advantages into PPO's clip, with the ratio of
-# the whole response, $s_i = \prod_t \rho_{i,t}$ (`--loss clipped`).
+# over a batch. (Where the pass is cut into minibatches, only the first of them is exact.) Other code that
+# is called RLOO puts these advantages into PPO's clip, with the ratio of the whole response, $s_i = \prod_t
+# \rho_{i,t}$ (`--loss clipped`).
 #
 # **Predict.** A hundred tokens drift by 0.02 nats each, which nobody would call a large step. What
 # is $s$? ($e^{2} = 7.4$.) Measured on 64 responses, with a few optimizer steps on the same batch:
@@ -468,7 +469,7 @@ for form in forms:
 # ## 8. The whole loss: a ratio and a clip
 #
 # So far there is only an advantage. Unlike RLOO, REINFORCE++ takes several optimizer steps on a batch, so
-# that it needs PPO's ratio of the policy to the one that sampled, and PPO's clip (Eq. 1). Its average is
+# it needs PPO's ratio of the policy to the one that sampled, and PPO's clip (Eq. 1). Its average is
 # GRPO's, over the tokens of an answer first:
 #
 # $$L = - \frac{1}{N} \sum_i \frac{1}{L_i} \sum_t

@@ -338,11 +338,11 @@ for scale in ("group", "batch", "none"):
 
 # %% [markdown]
 # `group` makes a reward model's noise count as much as its verdict. `batch` keeps the proportions
-# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate.
-# MaxRL ([arXiv:2602.02710](https://arxiv.org/abs/2602.02710)) divides rewards of 0 and 1 by the group's
-# *mean*, so hard prompts weigh more. With rewards
-# of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer is scaled up
-# 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
+# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate. With rewards of 0
+# and 1 the effect of `group` is milder: a group of eight with one right or one wrong answer is scaled up
+# 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper. MaxRL
+# ([arXiv:2602.02710](https://arxiv.org/abs/2602.02710)) wants more of it: where rewards are 0 or 1, it
+# divides the distance from the mean by the group's *mean*, so hard prompts weigh more.
 #
 # > **First exit.** The average and the scale concern every run, so you must choose them. Sections 4 to 6
 # > matter only where a batch is used for several updates, and section 7 where many groups are silent.
@@ -547,8 +547,9 @@ plt.show()
 #
 # *All names in one table.*
 #
-# At equal KL only MaxRL differs significantly from GRPO in our worlds, on sums
-# ([archive](../docs/archive.md#one-budget)), and with three starts the others are undecided, not equal.
+# Of the names below only MaxRL differs significantly from GRPO at equal KL in our worlds, on sums
+# ([archive](../docs/archive.md#one-budget)), and with three starts (base models of
+# different seeds) the others are undecided, not equal.
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
 # per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
 #
@@ -563,7 +564,7 @@ plt.show()
 # | CISPO | the ratio is a bounded weight without a gradient | rare, decisive words should go on learning |
 # | SAPO | a sigmoid in the place of the clip's edge | many tokens sit at the edge |
 # | dual clip | bounds the push on a bad token | bad tokens have become much likelier |
-# | MaxRL | divides rewards of 0 and 1 by the group's mean | hard prompts should count more |
+# | MaxRL | divides by the group's mean (rewards of 0 or 1) | hard prompts should count more |
 # | KL-Cov, Clip-Cov | hold back the few tokens that lower the entropy most | the entropy collapses |
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.

@@ -343,8 +343,8 @@ holds(
 )
 
 # %% [markdown]
-# The obvious estimate comes out too low: it draws the $k$ samples with replacement, so the same
-# wrong one may count twice.
+# The obvious estimate comes out too low: it draws the $k$ samples with replacement, so that one
+# sample may fill several of the $k$ places, and fewer different ones are tried.
 #
 # ## 6. Training with the rule
 #
@@ -632,7 +632,8 @@ print("normalised, then sum:", gdpo_advantages(two, (1, 1), 2)[:, 0])
 plots.code(gdpo_advantages, docstring=False)
 
 # %% [markdown]
-# That an answer is better in both stands out with GDPO alone, which is what its paper is about. But a
+# Only with GDPO does an answer that is better in both get a larger advantage than one that is better in
+# one, which is what its paper is about. But a
 # character of length is now as loud as a right answer. In these three seeds the policy gives up right
 # answers for answers that are about half a character shorter, so that fewer are right than at the start.
 # Neither way is better by itself: in the sum a reward's scale is a hidden weight, and with GDPO the
@@ -668,7 +669,7 @@ check("pass_at_k", my_pass_at_k)
 # </details>
 #
 # **2.** Choose the size of a group. Your prompt is answered rightly with the chance in the table, and at
-# least the share that stands there shall teach something. What is the smallest size? (No solution is
+# least the share of groups in the table should teach something. What is the smallest size? (No solution is
 # printed.)
 
 # %%

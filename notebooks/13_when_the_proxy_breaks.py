@@ -15,7 +15,7 @@
 # field: the economist Goodhart wrote in 1975 that a regularity tends to collapse once it is used for
 # control.
 #
-# **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
+# **You need** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
 # [05, what a KL is](05_what_a_kl_is.ipynb).
 #
 # | section | idea |
@@ -329,10 +329,10 @@ holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 # 32 prompts, are wide, and a highest point looks high by luck, too. So the last line compares two policies
 # that were named before the run, that of step 20 and the last one, on 96 prompts that no look has used.
 # Where its interval contains 0, a run proves no turn. With the seeds 1 and 2 of this run gold fell between
-# the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In our study gold turned in 77 of 78
-# runs. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
-# end at different distances cannot be compared by their end points. (Its two curves are of different
-# prompts: compare shapes only.)
+# the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In our study gold fell by at least
+# 0.10 from its best in 77 of 78 runs, while the learned reward went on rising. The right panel draws gold
+# against the distance d = sqrt(KL) from the start, because two runs that end at different distances cannot
+# be compared by their end points. (Its two curves are of different prompts: compare shapes only.)
 #
 # **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
 # e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
@@ -358,7 +358,7 @@ holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
 # reward because little is left to gain, and with a proxy because gold turns. How it bends is what Gao et
 # al. ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) fitted, gold $= d \, (\alpha - \beta d)$ for
 # best-of-n and $d \, (\alpha - \beta \log d)$ for reinforcement learning, with $d = \sqrt{\mathrm{KL}}$.
-# Over the KL itself the first nat would hide most of the curve.
+# Drawn over the KL itself, most of the rise would be squeezed into the first nat.
 #
 # ## 5. What was exploited
 #
@@ -412,8 +412,8 @@ holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step,
 # Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured with a large
 # reward model instead of gold how the turning point depends on the proxy. One run on 32 prompts cannot.
 # A study in this repository repeats the experiment with four sizes of reward model, five numbers of
-# labels and three starts. This page draws one size and one start, and
-# [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
+# labels and three starts, which are base models with seeds of their own. This page draws one size and one
+# start, and [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
 #
 # **Predict first:** with more labels, where does gold turn, and how high is it there?
 
@@ -672,7 +672,8 @@ check_answer("answers_within", ..., MINE)
 
 # %% [markdown]
 # **4. What may be concluded from this table?** Twelve engines were compared with GRPO, from three starts.
-# Enter the letter of one statement.
+# Enter the letter of one statement. (Among twelve tests one is likely to look significant by luck. The last
+# column corrects for that; page [21](21_which_would_you_have_believed.ipynb), section 2, shows how.)
 #
 # | gold reward of PPO less GRPO's | start 0 | start 1 | start 2 | p alone | p after correction for twelve |
 # |---|---|---|---|---|---|

@@ -392,7 +392,8 @@ holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises t
 #   answer and the comparison in one stage, from a base model, without a reference.
 # - **KTO** (Ethayarajh et al. 2024, [arXiv:2402.01306](https://arxiv.org/abs/2402.01306)), $1 -
 #   \sigma(\beta (r_w - z))$ for a good answer and $1 - \sigma(\beta (z - r_l))$ for a bad one: no pairs,
-#   only thumbs up or down. $z$ estimates the KL. Without a logarithm an answer far on the wrong side
+#   only thumbs up or down. $z$ estimates the KL from the reference, so that an answer is compared with
+#   how far the policy has gone on average. Without a logarithm an answer far on the wrong side
 #   hardly pulls, so wrong labels do less harm.
 #
 # The pair of section 3, with ten tokens in the chosen answer and eight in the rejected one:
@@ -436,7 +437,7 @@ holds(slopes[1] < slopes[0] / 1000, "an answer far on the wrong side hardly pull
 
 # %% [markdown]
 # They are flags of one engine: `--loss simpo`, `orpo`, `kto`. The last one also takes a file of single
-# answers with a `label`, true or false, because a pair is to it no more than two such answers.
+# answers with a `label`, true or false, because to KTO a pair is no more than two such answers.
 #
 # ## 7. PG-GRPO: pairs made in the group
 #
@@ -500,9 +501,9 @@ check("ipo_loss", my_ipo_loss)
 # (No solution is printed: `check` decides.) Where does it stop? At $h = 1 / (2
 # \beta)$: 5 nats for $\beta = 0.1$.
 #
-# **3.** Choose a $\beta$. A pair whose gap has grown to the $h$ of the table shall be pulled with only so
-# large a share of what a fresh pair, with $h = 0$, is pulled with. Which $\beta$ does that in DPO? (No
-# solution is printed.)
+# **3.** Choose a $\beta$. A pair whose gap has grown to the $h$ of the table should be pulled with only the
+# given share of the pull on a fresh pair, whose $h$ is 0. Which $\beta$ does that in DPO? (No solution is
+# printed.)
 
 # %%
 from course.entered import check_answer, table

@@ -9,9 +9,10 @@
 #
 # **Why.** A reward model has to be trained on somebody's preferences. A better language model is a judge
 # that exists already, because it gives a probability to every token of every text. There are three
-# ways to use it while the *student* writes: as the reward of a known engine, as the loss of MiniLLM, and
-# token by token, which the field calls on-policy distillation. In its plainest form, $\log \pi_T$
-# as the reward, it goes wrong, and the reward curve does not show it.
+# ways to use it while the *student* writes: as the reward of a known engine, as the loss of MiniLLM (Gu et
+# al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), and token by token, which the field calls
+# on-policy distillation. In its plainest form, $\log \pi_T$ as the reward, it goes wrong, and the reward
+# curve does not show it.
 #
 # | section | question | code |
 # | --- | --- | --- |

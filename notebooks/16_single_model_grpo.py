@@ -216,7 +216,9 @@ torch.testing.assert_close(average(rho_minus_log, NEW), kl(OLD, NEW))
 # %% [markdown]
 # So k3 measures another distance here, not a KL. Near the old policy the two nearly agree.
 #
-# (Near it: policy mirror descent in Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599).)
+# (A relative is the policy mirror descent of Kimi k1.5,
+# [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), where each batch's policy is the reference as well,
+# but the loss is another one.)
 #
 # ## 4. A trust region is no anchor
 #

@@ -99,7 +99,8 @@ for name, run in runs.items():
 plots.code(ratio_at_start)
 
 # %% [markdown]
-# A rule sees a *symptom*. The text above it is the likeliest cause and what to change. This is all
+# A rule sees a *symptom*. The text in brackets above the function names the likeliest cause and says what
+# to change. This is all
 # that the doctor says about a run whose response mask is one column late:
 
 # %%

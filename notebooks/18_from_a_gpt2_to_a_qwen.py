@@ -84,8 +84,9 @@ torch.testing.assert_close(RMSNorm(4, eps=0.0)(x), by_hand)
 # %% [markdown]
 # **Rotary positions** (Su et al. 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)). GPT-2 adds
 # a learned vector for each position. A Llama adds nothing: it cuts the $d$ numbers of a head's query or
-# key into pairs, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$, where the
-# base is a large number, in SmolLM2 100,000:
+# key into pairs, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$. The
+# speed $\theta_i$ is 1 for the first pair and smaller for each later one; its base is a large number, in
+# SmolLM2 100,000:
 #
 # $$(a, b) \to (a \cos p \theta_i - b \sin p \theta_i, \; b \cos p \theta_i + a \sin p \theta_i),
 # \qquad \theta_i = \mathrm{base}^{-2i/d}$$
@@ -350,7 +351,8 @@ assert "llama" not in plots.source(grpo_engine).lower()
 # ## Exercises
 #
 # **1. What does an adapter train?** A Llama of your own, without biases, whose embedding has no adapter.
-# How many weights do the adapters of all its projections have together? (No solution is printed.)
+# How many weights do the adapters of all its projections have together? (Each layer has seven: queries,
+# keys, values and the output of attention, and gate, up and down of the MLP.) (No solution is printed.)
 
 # %%
 from course.entered import check_answer, table

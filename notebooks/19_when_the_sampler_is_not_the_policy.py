@@ -288,12 +288,16 @@ holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thou
 # the noise of a sample. Measured runs have both long answers and samples
 # ([archive](../docs/archive.md#when-the-sampler-is-not-the-policy)), and there the token's weight harmed
 # nothing: at a lag of 64 updates it ended on reviews at 0.748, where no correction ended at 0.749, and it
-# prevented most of the collapse on sums, 0.617 for 0.227. The weight of the whole answer did still better
-# on sums, 0.749, but it harmed reviews, where it ended at 0.659, and it harms the run of section 6. So try
+# prevented most of the collapse on sums, where it ended at 0.617 and no correction at 0.227. The weight of
+# the whole answer did still better on sums, with 0.749. But it harmed reviews, where it ended at 0.659, and
+# it harms the run of section 6. So try
 # it second, and look at the effective share of your batches first.
 #
 # **Your turn.** The log-ratios of tokens are independent, with the deviation of the table. From which
-# length on is the unbounded weight of the whole answer worth less than that share of the answers?
+# length on is the unbounded weight of the whole answer worth less than that share of the answers? (Where
+# the logarithm of a weight is normal with variance $v$, the expected effective share is $e^{-v}$. The
+# variances of independent tokens add up: six tokens of the table above have $v = 6 \cdot 0.2^2 = 0.24$, and
+# $e^{-0.24} = 0.79$.)
 
 # %%
 MINE = 0  # your number, at a university the last digits of your student number

@@ -216,8 +216,8 @@ holds(first[0, 1] < 0, "with the reset its tokens have negative advantages")
 # %% [markdown]
 # (The first column is the call's second token.) With the reset a call is a cost and nothing else: here its
 # tokens have negative advantages, whatever the answer made possible, so the policy stops calling. The
-# third row is a public library's way; it is right only for $\gamma = \lambda = 1$
-# ([the table](../docs/archive.md#tools-and-turns)).
+# third row lets GAE run through the tool's tokens and sets their values to 0, as a public library does.
+# That is right only for $\gamma = \lambda = 1$ ([the table](../docs/archive.md#tools-and-turns)).
 #
 # **The third: the prefix is encoded again.** Many loops keep text between the turns. But a text has one
 # encoding, and a policy may have sampled another one.

@@ -244,7 +244,8 @@ holds(abs(free[1, 0] - 0.7) < 0.001, "one pass changes nothing, up to second ord
 #   likely. But it gives nothing: the likely answer ends near 0.7, and not above.
 #
 # So "the clip amplifies what the start prefers" is true of the difference between two runs, and not, in
-# this small world, of the policy against its start. Which of the two a paper measures makes its claim.
+# this small world, of the policy against its start. So ask of such a claim which of the two was
+# measured.
 
 # %%
 holds(free[-1, 0] < 0.62, "without a clip coins take from the likely answer")

@@ -379,7 +379,8 @@ plots.difference(
 # **Before you start, choose a beta.** Under the reference the reward of an answer is distributed
 # normally, with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
 # ([05](05_what_a_kl_is.ipynb), section 7) go exactly as many nats as the table says? Work it out, or list
-# many answers and search.
+# many answers and search. (Under that best policy the reward is normal again, with the same deviation and
+# the mean $1 / \beta$.)
 
 # %%
 from course.entered import check_answer, table
@@ -392,8 +393,10 @@ check_answer("beta_for_some_nats", ..., MINE)
 
 # %% [markdown]
 # **And read a comparison.** Your engine and GRPO's from the same three starts, at the end. How wide is
-# the 95% interval of the difference, from its middle to one end? (Student's 97.5% point with two degrees
-# of freedom is 4.303.) Then say whether you have seen a difference.
+# the 95% interval of the difference, from its middle to one end? (That is Student's 97.5% point, with two
+# degrees of freedom 4.303, times the standard error $s / \sqrt n$ of the paired differences:
+# [page 21](21_which_would_you_have_believed.ipynb), section 1.) Then say whether you have seen a
+# difference.
 
 # %%
 table("half_width", MINE)

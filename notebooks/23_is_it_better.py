@@ -308,10 +308,10 @@ holds(
 
 # %% [markdown]
 # Two equal policies score 0.69 in one order. Both orders bring this back to one half, and a preference
-# that flips with the order counts as a tie. Keeping only the consistent ones answers another question,
-# and a more flattering one where one policy is better. A reward model has no position: it scores each
-# answer alone. People do have one, so `reward_model.annotate` draws the sides by chance, shows every
-# tenth pair again with its sides exchanged, and prints how often you chose the first.
+# that flips with the order counts as a tie. Keeping only the consistent verdicts answers another question,
+# and where one policy is better it gives that policy a higher number. A reward model has no position: it
+# scores each answer alone. People do have one, so `reward_model.annotate` draws the sides by chance, shows
+# every tenth pair again with its sides exchanged, and prints how often you chose the first.
 #
 # ## 6. Do judges agree?
 #

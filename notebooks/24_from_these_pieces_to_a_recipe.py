@@ -55,8 +55,8 @@ torch.set_num_threads(1)
 # The pre-training loss is there because RL alone made the model worse at tasks that no annotator had asked
 # about: a *regression elsewhere* (page [23](23_is_it_better.ipynb), section 7).
 #
-# **Llama 3** (Grattafiori et al. 2024, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)) has no policy
-# gradient at all. It repeats six rounds:
+# **Llama 3** (Grattafiori et al. 2024, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)) has neither
+# PPO nor GRPO (section 2 says what one of its stages is all the same). It repeats six rounds:
 #
 # | stage | here | command |
 # | --- | --- | --- |
@@ -302,16 +302,17 @@ holds(
 
 # %% [markdown]
 # By this count small groups always win. What speaks for a large group is the noise of its baseline, whose
-# variance falls like $1 / G$, and prompts with $p$ below $1 / G$, which a small group never sees solved.
+# variance falls like $1 / G$, and prompts with $p$ below $1 / G$, which a small group seldom sees solved.
 # Papers take 8 to 64: DeepSeekMath's GRPO 64 answers
 # ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), DAPO 16 for each of 512 prompts
 # ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)).
 #
-# **Curriculum.** The right half of the left panel falls as the policy learns: prompts become too easy. So
-# measure $p$ with the start, drop what is always or never solved, prefer $p$ near one half (Kimi k1.5,
-# [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), samples prompts by their failure rate), or draw
-# until enough groups have spread (DAPO's dynamic sampling, page [11](11_grpo_family.ipynb)). A prompt
-# whose checker is wrong is never solved, and looks hard; read ten of them.
+# **Curriculum.** As the policy learns, prompts become too easy: they move to the right end of the left
+# panel, where hardly a group teaches. So measure $p$ with the start, drop what is always or never solved,
+# prefer $p$ near one half (Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), samples prompts
+# by their failure rate), or draw until enough groups have spread (DAPO's dynamic sampling, page
+# [11](11_grpo_family.ipynb)). A prompt whose checker is wrong is never solved, and looks hard; read ten of
+# them.
 #
 # ## 5. Learning rate and beta by size
 #
@@ -362,9 +363,9 @@ print("positions", positions.tolist())
 holds(leak > 0.1, "without the blocks the second text sees the first")
 
 # %% [markdown]
-# Two more things to divide: the loss by *tokens of answers* or by *texts* (page
-# [26](26_what_a_loss_is_divided_by.ipynb)), and nothing at the border, where the last token of one text
-# would predict the first of the next. This repository pads and does not pack.
+# Two more things have to be settled. Is the loss divided by *tokens of answers* or by *texts* (page
+# [26](26_what_a_loss_is_divided_by.ipynb))? And the border must not be trained, because there the last
+# token of one text would predict the first of the next. This repository pads and does not pack.
 #
 # **Double BOS.** A chat template often writes the begin-of-text token into the text, and the tokenizer
 # adds another one. Nothing fails; the model reads a start that it has never seen. Print the first ten ids
@@ -413,7 +414,7 @@ holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fi
 #   is left (page [19](19_when_the_sampler_is_not_the_policy.ipynb)).
 # - **Stragglers.** A batch waits for its longest answer. One can stop it and go on in the next batch
 #   (partial rollouts), or set a limit that costs (`--missing-eos-penalty`, page
-#   [12](12_verifiable_rewards.ipynb)).
+#   [09](09_ppo.ipynb), section 8).
 #
 # In this repository `--ranks 8` repeats the whole model on every rank and divides the answers
 # ([docs/ranks.md](../docs/ranks.md)): no sharding, no serving engine, and the ratio before the first
@@ -431,7 +432,7 @@ holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fi
 # | d. Is the reward exploited? | reward rises, people (or gold) fall | stop earlier; a new reward model |
 # | e. Is the step too large? | KL and gradient grow, reward falls | an older checkpoint, half the rate |
 #
-# (For a, 0.05 is what bfloat16 may do; float32 stays below 0.001. For d, page
+# (For a, 0.05 is what bfloat16 may do; float32 stays below 0.0001. For d, page
 # [13](13_when_the_proxy_breaks.ipynb).)
 #
 # `python -m report.doctor RUN` asks most of these of a recorded run. Going back a few checkpoints and

@@ -229,11 +229,18 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # Both give every token of an answer a score. The payer takes the mean of these scores, the judge the
 # score of the last token alone.
 #
-# An answer that is cut off has no end-of-turn token. GRPO's reward has a **price** for that, 1 less, and
-# GRPO has a **limit**: it stops 8 nats from the start. One run, *neither*, has no price and no limit. The
-# last row, *four commands*, is another recipe, [your_pairs.md](../docs/your_pairs.md) with its default
-# settings: its payer reads the last token, and there is no price. **Predict:** which answers will a mean
-# of token scores pay for, if being cut off costs nothing?
+# An answer that is cut off has no end-of-turn token. A reward may have a **price** for that, and a run a
+# **limit** of the distance from the start. These are the policies that section 4 compares:
+#
+# | policy | what it learns from | price of being cut off | limit |
+# | --- | --- | --- | --- |
+# | GRPO | the payer, which takes the mean of token scores | 1 less | 8 nats |
+# | neither | the same payer | none | none |
+# | DPO | the pairs themselves | it samples nothing that could be cut off | - |
+# | four commands | another payer, which reads the last token | none | that of the defaults |
+#
+# (The last is the recipe of [your_pairs.md](../docs/your_pairs.md) with its default settings.) **Predict:**
+# which answers will a mean of token scores pay for, if being cut off costs nothing?
 
 # %%
 pairs = json.loads(Path("../docs/preferences_48_tokens.json").read_text(encoding="utf-8"))
@@ -306,9 +313,10 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 #
 # ## Exercises
 #
-# **1. What a judge's verdicts say.** A judge is right about a share of pairs, whichever answer is the
-# better one, and it prefers the new model's answer to a share of the prompts. On what share of the
-# prompts is it really better?
+# **1. What a judge's verdicts say.** The table gives the share of pairs in which a judge picks the better
+# answer, whichever of the two that is, and the share of prompts on which it prefers the new model's. On
+# what share of the prompts is it really better? (It says "the new one" in two cases: the new one is better
+# and the judge is right, or the old one is better and the judge errs.)
 
 # %%
 MINE = 0  # your number, at a university the last digits of your student number

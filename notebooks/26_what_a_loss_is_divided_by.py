@@ -168,8 +168,9 @@ plt.show()
 # - **... and number of parts**: this is the *mean of the parts' means*. The total looks plausible, but D
 #   weighs three times as much as each of the others. With parts of equal size it is right, so a test with
 #   equal parts passes.
-# - **Size of a full part**: all weights are equal and too large. No training curve shows this, because
-#   AdamW divides a gradient by its usual size and the clipping of the gradient shortens what is too long.
+# - **Size of a full part**: all weights are equal and too large. The curve of the reward does not show it,
+#   because AdamW divides a gradient by its usual size and the clipping of the gradient shortens what is too
+#   long.
 #
 # A mean over *tokens* is cut wrongly even more easily. The two parts hold nine tokens and one, so their
 # own means are 14 / 9 and 6, and the mean of these two is 3.8 instead of 2. Parts with equally many rows
@@ -304,8 +305,8 @@ check("part_of_the_loss", my_part)
 # <summary>Answer</summary>
 #
 # With twice as many tokens each weighs half as much, and an answer, which has twice as many, weighs what it
-# weighed before. With the constant a token keeps its weight, so an answer weighs twice as much: batches of
-# long answers take longer steps.
+# weighed before. With the constant a token keeps its weight, so an answer weighs twice as much, and batches
+# of long answers have longer gradients.
 #
 # </details>
 #
