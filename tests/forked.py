@@ -121,6 +121,7 @@ def fork(work: Callable[[], object], log: Path, before: Callable[[], object]) ->
 
 def execute(module: str, arguments: Sequence[str]) -> None:
     """What `python -m module arguments` does."""
-    sys.modules.pop(module, None)
+    for name in (module, f"{module}.__main__"):
+        sys.modules.pop(name, None)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -32,7 +32,7 @@ ENGINES = ["dpo_engine", "grpo_engine", "ppo_engine"]
 READERS = ["talk", "export", "memory", "report", "doctor", "conformance", "bug_zoo"]
 MORE = {  # what is run, and the flags that are added
     **dict.fromkeys([*STAGES, *ENGINES, *READERS, "make", "echo", "-c"], ""),
-    "claims": "--plan",
+    "studies": "--plan",
     "make_teacher": "--prompts 8 --responses 2 --ranks 1 --device cpu",
     "compare": "--steps 2 --prompts-per-step 2 --max-new-tokens 8 --eval-prompts 4 --test-prompts 4",
 }

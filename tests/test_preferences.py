@@ -32,7 +32,7 @@ from studies.preferences.judges import (
     verdicts,
 )
 from studies.preferences.plan import PreferencesConfig, file_of, plan
-from studies.preferences.recording import by_policy
+from studies.preferences.recording import by_policy, of_readers
 
 THINGS = "gold silver iron lead tin zinc copper nickel".split()
 
@@ -254,3 +254,19 @@ def test_each_sample_of_docs_has_sixty_pairs_that_open(name: str) -> None:
     found = read_preferences(REPOSITORY / "docs" / name)
     assert len(found.records) == 60 and not found.dropped
     assert {*found.splits} == {"train", "validation", "test"} and all(found.splits.values())
+
+
+def test_a_tie_of_a_reader_is_half_and_repeats_are_not_counted() -> None:
+    """One, who prefers the policy, the start, neither, and two who agree in one of two."""
+    said = [("A", 0, "first", "new"), ("A", 1, "first", "old"), ("A", 2, "tie", "new"),
+            ("B", 0, "second", "new"), ("B", 1, "second", "new"), ("B", 3, "skip", "new")]  # fmt: skip
+    rows = [
+        {"annotator": who, "question": at, "verdict": verdict, "chosen_from": better}
+        | {"repeat": False, "chosen_ended": True, "rejected_ended": at != 1}
+        for who, at, verdict, better in said
+    ]
+    rows.append(rows[1] | {"repeat": True, "chosen_from": "new"})
+    found = of_readers(rows, "new")
+    shares = {name: (part["share"], part["of"]) for name, part in found.items()}
+    assert shares == {"A": (0.5, 3), "B": (1.0, 2), "A, B: the same": (0.5, 2)}
+    assert (found["A"]["both ended"]["share"], found["A"]["both ended"]["of"]) == (0.75, 2)

@@ -18,6 +18,7 @@ from report.style import COLOURS, SERIES
 from studies.pages import drawing, markdown, rounded, spread
 from studies.preferences.judges import (
     Array,
+    Row,
     WordJudge,
     agree_with_people,
     counted,
@@ -116,6 +117,27 @@ def agreement(both: Sequence[tuple[Found, Found]]) -> Found:
     return found
 
 
+def of_readers(rows: Sequence[Row], policy: str) -> Found:
+    """What each annotator of a blind round prefers, and how often two of them say the same.
+
+    `rows` are annotate's, without those that repeat a pair; a tie is half.
+    """
+    said: dict[str, dict[int, float]] = {}
+    ended = {row["question"]: row["chosen_ended"] and row["rejected_ended"] for row in rows}
+    for row in rows:
+        if row["verdict"] != "skip" and not row["repeat"]:
+            won = 0.5 if row["verdict"] == "tie" else float(row["chosen_from"] == policy)
+            said.setdefault(row["annotator"], {})[row["question"]] = won
+    found: Found = {}
+    for name, won in said.items():
+        both = np.array([each for question, each in won.items() if ended[question]])
+        found[name] = counted(np.array([*won.values()])) | {"both ended": counted(both)}
+    for one, two in itertools.combinations(said, 2):
+        same = [said[one][at] == said[two][at] for at in said[one].keys() & said[two].keys()]
+        found[f"{one}, {two}: the same"] = counted(np.array(same, float))
+    return found
+
+
 def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     """All that the jobs which are done have measured."""
     out = config.out
@@ -149,6 +171,9 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
             found["policies"][label] = row
             kept = zip(*(about[key] for key in ("answers", "ended", "judge", "words")), strict=True)
             found["answers"][pairs][label] = [*kept][:SHOWN]
+    blind = out / "blind.jsonl"  # of annotate, by hand: the printed commands against the start
+    if blind.exists():
+        found["readers"] = of_readers(read_jsonl(blind), str(out / "polite-grpo-0"))
     found["agreement"] = {name: agreement(each) for name, each in both.items()}
     return rounded(found)
 
@@ -215,10 +240,21 @@ def share(part: Mapping[str, Any]) -> str:
     return f"{part['share']:.2f} of {part['of']} ({low:.2f} to {high:.2f})" if part["of"] else "-"
 
 
-def table_of_judges(found: Mapping[str, Any]) -> list[str]:
+def table_of_readers(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: what readers of blind pairs prefer."""
+    lines = [
+        [name, share(row), share(row["both ended"]) if "both ended" in row else "-"]
+        for name, row in found.get("readers", {}).items()
+    ]
+    return markdown(["reader", "the trained policy is preferred", "where both ended"], lines)
+
+
+def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
     """Markdown: how reward models and their linear neighbours order pairs that they have not seen."""
     lines = []
     for name, row in found["reward models"].items():
+        if not name.startswith(of):
+            continue
         for by, title in (("accuracy", name), ("of words", f"words of {name}")):
             parts = row[by]
             cells = [share(parts[key]) for key in ("all", "of equal length", "shorter chosen")]
@@ -244,7 +280,13 @@ def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
 def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
     """Of the reward models, and of the policies on each file that is there."""
     files = [of for of in ("polite", "people") if by_policy(found, of)]
-    return {"reward models": table_of_judges(found)} | {of: table(found, of) for of in files}
+    shown = {"reward models": table_of_judges(found), "in short": in_short(found)}
+    shown["people's judges"] = table_of_judges(found, "people-payer")
+    shown["agreement"] = (
+        table_of_agreement(found, "polite") if "polite" in found["agreement"] else []
+    )
+    shown["readers"] = table_of_readers(found)
+    return shown | {of: table(found, of) for of in files}
 
 
 def draw(found: Mapping[str, Any], folder: Path) -> None:
@@ -252,12 +294,15 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     groups = by_policy(found, "polite")
     names = [*groups]
     columns = (
-        ("preferred, where both ended", ("judge", "both ended", "share"), (0.3, 1), 0.5),
+        ("preferred, both ended", ("judge", "both ended", "share"), (0.3, 1), 0.5),
         ("polite words an answer", ("polite",), (0, None), None),
         ("share right", ("right", "share"), (0, 1), None),
         ("share that ended", ("ended",), (0, 1), None),
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
+        figure.suptitle(
+            "The judge prefers what was trained; right answers do not rise", x=0.01, ha="left"
+        )
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
         ):
@@ -265,9 +310,10 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
                 values = [value for row in groups[name] if (value := at(row, keys)) is not None]
                 colour = COLOURS["policy"] if name == POLICIES["grpo"] else SERIES[2]
                 axis.plot(values, [place] * len(values), "o", color=colour)
-            axis.set(title=title, xlim=limits, yticks=range(len(names)), yticklabels=names)
+            axis.set(xlim=limits, yticks=range(len(names)), yticklabels=names)
             axis.invert_yaxis()
             axis.label_outer()
+            axis.set_xlabel(title)
             if line is not None:
                 axis.axvline(line, color=COLOURS["exact"], linewidth=1, linestyle=":")
 

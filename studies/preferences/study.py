@@ -12,6 +12,7 @@ prompts; the numbers have answers, too. A night of two cores does it all; it goe
 
 from __future__ import annotations
 
+from harness.paths import REPOSITORY
 from studies.preferences.measure import do
 from studies.preferences.plan import PreferencesConfig, plan
 from studies.preferences.recording import collect, draw, tables
@@ -19,5 +20,6 @@ from studies.runner import Study
 
 STUDY = Study(
     flags=PreferencesConfig, usual={"jobs": 1}, quick={"seeds": 1}, plan=plan, do=do, collect=collect,
-    tables=tables, draw=draw, shares_threads=True, resumes=True,
+    tables=tables, draw=draw,
+    recorded=REPOSITORY / "docs" / "preferences.json", shares_threads=True, resumes=True,
 )  # fmt: skip

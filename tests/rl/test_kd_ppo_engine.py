@@ -51,7 +51,7 @@ def test_the_bonus_of_the_text_is_minus_its_loss_and_a_function_of_the_step():
     config = replace(CONFIG, pt_mode="reward_bonus", pretraining_coef=0.5, minibatches=3)
     bonus, logged = text_bonus(config, policy, text, step=2)
     log_probs = token_log_probs(policy, Texts().batch(2 * config.updates))
-    loss = -float(log_probs.sum()) / 28  # tokens of a batch
+    loss = -float(log_probs.detach().sum()) / 28  # tokens of a batch
     assert text.asked == [2 * config.updates] and bonus == pytest.approx(-0.5 * loss, rel=1e-5)
     assert logged == {"pretraining_loss": pytest.approx(loss, rel=1e-5)}
     assert text_bonus(replace(config, pt_mode="loss"), policy, text, step=2) == (0.0, {})
