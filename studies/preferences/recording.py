@@ -141,7 +141,7 @@ def of_readers(rows: Sequence[Row], policy: str) -> Found:
 def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     """All that the jobs which are done have measured."""
     out = config.out
-    found: Found = {"reward models": {}, "policies": {}, "answers": {}}
+    found: Found = {"reward models": {}, "policies": {}, "answers": {}, "readers": {}}
     files = {name: Path(job.arguments["data"]).stem for name, job in done.items() if job.is_command}
     for name in files:
         if re.search("payer|judge", name):
@@ -171,9 +171,13 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
             found["policies"][label] = row
             kept = zip(*(about[key] for key in ("answers", "ended", "judge", "words")), strict=True)
             found["answers"][pairs][label] = [*kept][:SHOWN]
-    blind = out / "blind.jsonl"  # of annotate, by hand: the printed commands against the start
-    if blind.exists():
-        found["readers"] = of_readers(read_jsonl(blind), str(out / "polite-grpo-0"))
+    for of in (
+        "polite",
+        "people",
+    ):  # by hand: annotate's rows of the printed commands against the start
+        if (blind := out / f"blind-{of}.jsonl").exists():
+            rows = of_readers(read_jsonl(blind), str(out / f"{of}-grpo-0"))
+            found["readers"][of] = rows
     found["agreement"] = {name: agreement(each) for name, each in both.items()}
     return rounded(found)
 
@@ -223,16 +227,24 @@ def table(found: Mapping[str, Any], of: str) -> list[str]:
     )
 
 
-def in_short(found: Mapping[str, Any]) -> list[str]:
-    """Markdown: what the first screen shows of the polite pairs."""
+def in_short(found: Mapping[str, Any], of: str) -> list[str]:
+    """Markdown: what the first screen shows of the policies on one file."""
+    columns = {
+        "both ended: preferred by the other half's judge": ("judge", "both ended", "share"),
+        "by words": ("words", "both ended", "share"), "ended": ("ended",), "polite words": ("polite",),
+        "right": ("right", "share"),
+    }  # fmt: skip
+    if of == "people":
+        columns = {
+            "preferred by the judge": ("judge", "share"), "by the payer": ("payer", "share"),
+            "both ended: by the judge": ("judge", "both ended", "share"), "ended": ("ended",),
+        }  # fmt: skip
     lines = [
-        [name, str(len(rows)), cell(rows, "judge", "both ended", "share"),
-         cell(rows, "words", "both ended", "share"), cell(rows, "ended"), cell(rows, "polite"),
-         cell(rows, "right", "share"), cell(rows, "kl", digits=1)]
-        for name, rows in by_policy(found, "polite").items()
-    ]  # fmt: skip
-    titles = ["policy", "runs", "both ended: preferred by the other half's judge", "by words"]
-    return markdown([*titles, "ended", "polite words", "right", "KL, nats"], lines)
+        [name, str(len(rows)), *(cell(rows, *keys) for keys in columns.values())]
+        + [cell(rows, "kl", digits=1)]
+        for name, rows in by_policy(found, of).items()
+    ]
+    return markdown(["policy", "runs", *columns, "KL, nats"], lines)
 
 
 def share(part: Mapping[str, Any]) -> str:
@@ -240,11 +252,11 @@ def share(part: Mapping[str, Any]) -> str:
     return f"{part['share']:.2f} of {part['of']} ({low:.2f} to {high:.2f})" if part["of"] else "-"
 
 
-def table_of_readers(found: Mapping[str, Any]) -> list[str]:
+def table_of_readers(readers: Mapping[str, Any]) -> list[str]:
     """Markdown: what readers of blind pairs prefer."""
     lines = [
         [name, share(row), share(row["both ended"]) if "both ended" in row else "-"]
-        for name, row in found.get("readers", {}).items()
+        for name, row in readers.items()
     ]
     return markdown(["reader", "the trained policy is preferred", "where both ended"], lines)
 
@@ -280,12 +292,13 @@ def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
 def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
     """Of the reward models, and of the policies on each file that is there."""
     files = [of for of in ("polite", "people") if by_policy(found, of)]
-    shown = {"reward models": table_of_judges(found), "in short": in_short(found)}
+    shown = {"reward models": table_of_judges(found), "in short": in_short(found, "polite")}
+    shown["people, in short"] = in_short(found, "people")
     shown["people's judges"] = table_of_judges(found, "people-payer")
     shown["agreement"] = (
         table_of_agreement(found, "polite") if "polite" in found["agreement"] else []
     )
-    shown["readers"] = table_of_readers(found)
+    shown |= {f"readers, {of}": table_of_readers(rows) for of, rows in found["readers"].items()}
     return shown | {of: table(found, of) for of in files}
 
 
@@ -294,8 +307,8 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     groups = by_policy(found, "polite")
     names = [*groups]
     columns = (
-        ("preferred, both ended", ("judge", "both ended", "share"), (0.3, 1), 0.5),
-        ("polite words an answer", ("polite",), (0, None), None),
+        ("preferred", ("judge", "both ended", "share"), (0.3, 1), 0.5),
+        ("polite words", ("polite",), (0, None), None),
         ("share right", ("right", "share"), (0, 1), None),
         ("share that ended", ("ended",), (0, 1), None),
     )

@@ -164,7 +164,7 @@ def test_a_pair_has_the_score_after_each_token_the_preferred_answer_first(tmp_pa
     for row, tokens, preferred in ((better, pair.chosen, 1.0), (worse, pair.rejected, 0.0)):
         scores = row["values"]["prefix_score"]
         ended = collate_responses([pair.prompt], [tokens], 8)
-        assert scores[-1] == pytest.approx(float(model(ended)), abs=1e-4)
+        assert scores[-1] == pytest.approx(model(ended).item(), abs=1e-4)
         assert row["notes"]["reward"] == scores[-1] and row["notes"]["preferred"] == preferred
     assert (better["notes"]["gold"], worse["notes"]["gold"]) == (0.9, 0.1)
     record_prefixes(model, [], LETTERS, tmp_path)
