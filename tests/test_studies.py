@@ -534,8 +534,10 @@ def leaves(value, place=""):
 
 
 def test_the_verdicts_are_those_of_the_recorded_runs(monkeypatch):
-    """All ten. The last bits are the processor's. What is recorded with four digits may stand half-way between two
-    such numbers, so these are compared before they are rounded.
+    """All ten. The last bits are the processor's.
+
+    What is recorded with four digits may stand half-way between two such numbers, so these are compared
+    before they are rounded.
     """
     numbers = json.loads(claims.RECORDED.read_text("utf-8"))
     recorded = numbers["claims"]
