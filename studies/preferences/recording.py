@@ -120,7 +120,7 @@ def agreement(both: Sequence[tuple[Found, Found]]) -> Found:
 def of_readers(rows: Sequence[Row], policy: str) -> Found:
     """What each annotator of a blind round prefers, and how often two of them say the same.
 
-    `rows` are annotate's, without those that repeat a pair; a tie is half.
+    `rows` are annotate's; those that repeat a pair are not counted, and a tie is half.
     """
     said: dict[str, dict[int, float]] = {}
     ended = {row["question"]: row["chosen_ended"] and row["rejected_ended"] for row in rows}
@@ -129,9 +129,9 @@ def of_readers(rows: Sequence[Row], policy: str) -> Found:
             won = 0.5 if row["verdict"] == "tie" else float(row["chosen_from"] == policy)
             said.setdefault(row["annotator"], {})[row["question"]] = won
     found: Found = {}
-    for name, won in said.items():
-        both = np.array([each for question, each in won.items() if ended[question]])
-        found[name] = counted(np.array([*won.values()])) | {"both ended": counted(both)}
+    for name, verdict in said.items():
+        both = np.array([each for question, each in verdict.items() if ended[question]])
+        found[name] = counted(np.array([*verdict.values()])) | {"both ended": counted(both)}
     for one, two in itertools.combinations(said, 2):
         same = [said[one][at] == said[two][at] for at in said[one].keys() & said[two].keys()]
         found[f"{one}, {two}: the same"] = counted(np.array(same, float))
