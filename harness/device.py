@@ -109,16 +109,16 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     return device
 
 
-def has_fast_bfloat16(name: str = "auto") -> bool:
-    """Whether the device is a CPU with products of bfloat16: AVX-512 BF16, AMX or Arm's.
+def fast_precision(name: str = "auto") -> str:
+    """bfloat16 on a CPU with products of it (AVX-512 BF16, AMX or Arm's), else float32.
 
-    An older PyTorch does not know it of Arm: False.
+    An older PyTorch does not know of Arm's: float32.
     """
     if pick_device(name).type != "cpu":
-        return False
+        return "float32"
     says: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     has = says.get("avx512_bf16") or says.get("amx_bf16") or says.get("bf16")  # the last is Arm's
-    return bool(has) or torch.cpu._is_avx512_bf16_supported()
+    return "bfloat16" if has or torch.cpu._is_avx512_bf16_supported() else "float32"
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 
-from harness.device import has_fast_bfloat16
+from harness.device import fast_precision
 from harness.errors import UserError
 
 SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
@@ -123,8 +123,8 @@ class TrainingFlags:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.precision == "auto":  # from here on one of the two: a run folder records which
-            faster = not self.is_small and has_fast_bfloat16(self.device)
-            object.__setattr__(self, "precision", "bfloat16" if faster else "float32")
+            usual = "float32" if self.is_small else fast_precision(self.device)
+            object.__setattr__(self, "precision", usual)
 
     # What a command says of itself.
     family: ClassVar[str] = ""  # of commands that share recipes

@@ -109,21 +109,17 @@ class Study:
     usual: Mapping[str, Any] = field(default_factory=dict)  # defaults of flags here
     quick: Mapping[str, Any]  # the same with --quick
     plan: Callable[[Any], dict[str, Job]]  # each job by its name, after those that it needs
-    do: Callable[[Any, Job, Path], None] | None = (
-        None  # fills the folder of a job that is no command
-    )
-    collect: Callable[
-        [Any, Mapping[str, Job]], Mapping[str, Any]
-    ]  # the numbers of jobs that are done
+    # Fills the folder of a job that is no command.
+    do: Callable[[Any, Job, Path], None] | None = None
+    # The numbers of jobs that are done.
+    collect: Callable[[Any, Mapping[str, Job]], Mapping[str, Any]]
     tables: Callable[[Numbers], Mapping[str, Sequence[str]]]  # of its page, by their names
     draw: Callable[[Numbers, Path], None] = lambda numbers, folder: None
     recorded: Path | None = None  # where --draw keeps the numbers
-    shares_threads: bool = (
-        False  # among its processes; or each has one, and rounds the same everywhere
-    )
-    resumes: bool = (
-        False  # an interrupted command; or it is made anew, so that its time is the whole's
-    )
+    # Among its processes; or each has one, and rounds the same everywhere.
+    shares_threads: bool = False
+    # An interrupted command; or it is made anew, so that its time is the whole's.
+    resumes: bool = False
 
 
 # --- one job --------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ def test_each_file_of_a_folder_is_read_once(place: Path, monkeypatch: pytest.Mon
 def test_a_large_model_takes_bfloat16_where_the_processor_has_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
-    monkeypatch.setattr(flags, "has_fast_bfloat16", lambda device: fast)
+    monkeypatch.setattr(flags, "fast_precision", lambda device: "bfloat16" if fast else "float32")
     monkeypatch.setattr("gpt.recipes.weights_of", lambda name: 10**8)
     judge = settings(RewardModelConfig, "--model", "mine")
     rl = settings(GRPOConfig, "--model=mine")

@@ -226,7 +226,7 @@ def test_a_judge_reads_an_end_only_where_an_answer_had_one(
     records = [replace(PROMPTS[0], prompt=prompt) for prompt in prompts]
     monkeypatch.setattr(measure, "load_reward_model", lambda *_: (scorer, LETTERS))
     monkeypatch.setattr(measure, "tested", lambda *_: records)
-    monkeypatch.setattr(measure, "usual_precision", lambda: "float32")
+    monkeypatch.setattr(measure, "fast_precision", lambda: "float32")
     path = tmp_path / "policy" / measure.MEASURED
     path.parent.mkdir()
     path.write_text(json.dumps({"policy": {"answers": answers, "ended": ended}}), encoding="utf-8")

@@ -35,6 +35,7 @@ FUNCTION_WORDS = frozenset(
     "then than there here can will shall should must have has had what which who whom whose how when where "
     "why into about over up out very called known equivalent".split()
 )
+NUMBER = r"-?\d+(?:\.\d+)?"
 ASKS = frozenset("what who which where when how name convert calculate".split())  # for one answer
 
 
@@ -56,16 +57,12 @@ class WordJudge:
             w for row in rows for key in ("chosen", "rejected") for w in {*said(row[key])}
         )
         names = sorted(word for word, answers in seen.items() if answers >= LEAST)
-        place = {word: at for at, word in enumerate(names)}
 
-        def counts(text: str) -> Array:
-            found = np.zeros(len(names))
-            for word in said(text):
-                if word in place:
-                    found[place[word]] += 1
-            return np.log1p(found)
+        def features(text: str) -> Array:
+            counts = Counter(said(text))
+            return np.log1p([counts[name] for name in names])
 
-        apart = np.array([counts(row["chosen"]) - counts(row["rejected"]) for row in rows])
+        apart = np.array([features(row["chosen"]) - features(row["rejected"]) for row in rows])
         weights = np.zeros(len(names))
         for _ in range(STEPS):
             wrong = 1 / (1 + np.exp(apart @ weights))
@@ -105,7 +102,7 @@ def short_answer(asked: str, reference: str) -> list[str]:
         return []
     known = {*content(asked)}
     added = [word for word in content(reference) if word not in known]
-    numbers = [word for word in added if re.fullmatch(r"-?\d+(\.\d+)?", word)]
+    numbers = [word for word in added if re.fullmatch(NUMBER, word)]
     if numbers:
         return numbers if len(numbers) == 1 else []
     return added if len(added) <= 2 else []
@@ -117,8 +114,8 @@ def is_right(asked: str, reference: str, answer: str) -> bool | None:
     if not wanted:
         return None
     given = [word for word in content(answer) if word not in known]
-    if re.fullmatch(r"-?\d+(\.\d+)?", wanted[0]):
-        numbers = [word for word in given if re.fullmatch(r"-?\d+(\.\d+)?", word)]
+    if re.fullmatch(NUMBER, wanted[0]):
+        numbers = [word for word in given if re.fullmatch(NUMBER, word)]
         return numbers[:1] == wanted
     places = range(len(given) - len(wanted) + 1)
     return any(given[at : at + len(wanted)] == wanted for at in places)
@@ -170,10 +167,9 @@ def agree_with_people(margins: Array, rows: Sequence[Row]) -> dict[str, Any]:
         "all": np.ones(len(rows), bool), "of equal length": np.abs(ratio) < MATCHED,
         "shorter chosen": ratio <= -MATCHED, "longer chosen": ratio >= MATCHED,
     }  # fmt: skip
-    if votes := [row.get("annotators_for_chosen") for row in rows]:
-        parts |= {
-            f"{n} of 3 agree": np.array([v == n for v in votes]) for n in (2, 3) if n in votes
-        }
+    votes = [row.get("annotators_for_chosen") for row in rows]
+    for n in {2, 3}.intersection(votes):
+        parts[f"{n} of 3 agree"] = np.array([each == n for each in votes])
     found = {name: counted(right[chosen]) for name, chosen in parts.items()}
     return found | {"the longer one": counted((1 + np.sign(ratio)) / 2)}
 

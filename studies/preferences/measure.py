@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import torch
 
 from data.collate import collate_responses
 from data.files.read import read_preferences, read_prompts
-from data.records import PromptRecord, key_of, split_of
+from data.records import PreferenceRecord, PromptRecord, key_of, split_of
 from gpt.folder import open_model
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
-from harness.device import has_fast_bfloat16, open_device, precision
+from harness.device import fast_precision, open_device, precision
 from harness.files import read_json, write_json
 from reward_model.accuracy_report import score_pairs
 from reward_model.pairs import encode_pairs
@@ -31,24 +32,28 @@ FEW = 8  # prompts of a quick look
 MEASURED = "measured.json"
 
 
+def is_trained_on(record: PromptRecord | PreferenceRecord) -> bool:
+    return split_of(key_of(record)) == "train"
+
+
 def tested(config: PreferencesConfig, pairs: str) -> list[PromptRecord]:
     """The held-out prompts of a file, one of each, those that validate among them."""
-    records = [
-        r for r in read_prompts(file_of(config, pairs)).records if split_of(key_of(r)) != "train"
-    ]
-    prompts = list({record.prompt: record for record in records}.values())
+    records = read_prompts(file_of(config, pairs)).records
+    prompts = list({r.prompt: r for r in records if not is_trained_on(r)}.values())
     return prompts[:FEW] if config.quick else prompts
 
 
-def usual_precision() -> str:
-    return "bfloat16" if has_fast_bfloat16() else "float32"
+def pairs_of(config: PreferencesConfig, pairs: str, *, train: bool) -> list[PreferenceRecord]:
+    """Those of a file that are trained on, or the held-out ones."""
+    records = read_preferences(file_of(config, pairs)).records
+    return [record for record in records if is_trained_on(record) == train]
 
 
 def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
     """measured.json: a policy, or of the start also what best of 8 and drawing again make of it."""
-    out, dtype = config.out, usual_precision()
+    out, dtype = config.out, fast_precision()
     device = open_device("auto", dtype)
-    start, tokenizer = open_model(str(config.model_folder), device)
+    start, tokenizer = open_model(str(config.model.resolve()), device)
     prompts = tested(config, job.arguments["pairs"])
     bench = Bench(
         start, tokenizer, prompts, SamplingParams(TEMPERATURE, max_new_tokens=ROOM), dtype
@@ -75,17 +80,22 @@ def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
     write_json(folder / MEASURED, found)
 
 
+def kept_while_same(path: Path, made_of: list[Path], make: Callable[[], Any]) -> Any:
+    """What `make()` returns, kept in a file for as long as what it is made of stays the same."""
+    by = [digest(each) for each in made_of]
+    if not path.exists() or read_json(path)["by"] != by:
+        write_json(path, {"by": by, "found": make()})
+    return read_json(path)["found"]
+
+
 def scored(config: PreferencesConfig, judge: str, pairs: str, path: Path) -> dict[str, list[float]]:
     """A judge's scores of all answers in a measured.json, by policy; kept in a file.
 
     It reads the text of an answer and its end, if there was one: all of its pairs have ended.
     """
-    out = config.out
-    kept = out / "judged" / f"{judge} {path.parent.name}.json"
-    by = [digest(out / f"{judge}.json"), digest(path)]
-    if not kept.exists() or read_json(kept)["by"] != by:
-        dtype = usual_precision()
-        model, tokenizer = load_reward_model(str(out / judge), open_device("auto", dtype))
+
+    def score() -> dict[str, list[float]]:
+        model, tokenizer = load_reward_model(str(config.out / judge), open_device("auto", dtype))
         prompts = [tokenizer.encode_prompt(r.prompt) for r in tested(config, pairs)]
         found = {}
         for name, about in read_json(path).items():
@@ -94,28 +104,26 @@ def scored(config: PreferencesConfig, judge: str, pairs: str, path: Path) -> dic
             batch = collate_responses(prompts, read, tokenizer.eos_id).to(model.device)
             with torch.no_grad(), precision(model.device, dtype):
                 found[name] = score_in_micro_batches(model, batch, 32).tolist()
-        write_json(kept, {"by": by, "scores": found})
-    scores: dict[str, list[float]] = read_json(kept)["scores"]
+        return found
+
+    dtype, kept = fast_precision(), config.out / "judged" / f"{judge} {path.parent.name}.json"
+    scores: dict[str, list[float]] = kept_while_same(
+        kept, [config.out / f"{judge}.json", path], score
+    )
     return scores
 
 
 def margins(config: PreferencesConfig, judge: str, pairs: str) -> list[float]:
     """A reward model's scores of chosen less rejected for the held-out pairs of a file; kept in a file."""
-    out = config.out
-    kept = out / "judged" / f"{judge} on {pairs}.json"
-    by = [digest(out / f"{judge}.json"), digest(file_of(config, pairs))]
-    if not kept.exists() or read_json(kept)["by"] != by:
-        dtype = usual_precision()
-        model, tokenizer = load_reward_model(str(out / judge), open_device("auto", dtype))
-        held_out = [
-            r
-            for r in read_preferences(file_of(config, pairs)).records
-            if split_of(key_of(r)) != "train"
-        ]
+
+    def score() -> list[float]:
+        model, tokenizer = load_reward_model(str(config.out / judge), open_device("auto", dtype))
+        encoded = encode_pairs(pairs_of(config, pairs, train=False), tokenizer)
         with torch.no_grad(), precision(model.device, dtype):
-            chosen, rejected, _ = score_pairs(
-                model, encode_pairs(held_out, tokenizer), tokenizer.eos_id, 32
-            )
-        write_json(kept, {"by": by, "margins": (chosen - rejected).tolist()})
-    found: list[float] = read_json(kept)["margins"]
+            chosen, rejected, _ = score_pairs(model, encoded, tokenizer.eos_id, 32)
+        return (chosen - rejected).tolist()
+
+    dtype, kept = fast_precision(), config.out / "judged" / f"{judge} on {pairs}.json"
+    made_of = [config.out / f"{judge}.json", file_of(config, pairs)]
+    found: list[float] = kept_while_same(kept, made_of, score)
     return found

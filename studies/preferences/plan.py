@@ -36,10 +36,6 @@ class PreferencesConfig(StudyFlags):
     people: Path = Path("pairs_by_people.jsonl")
     """Comparisons by people: lines of instruction, input, chosen, rejected, annotators_for_chosen."""
 
-    @property
-    def model_folder(self) -> Path:
-        return self.model.resolve()
-
 
 def file_of(config: PreferencesConfig, name: str) -> Path:
     """The pairs that a job reads: polite-a, polite-b, people-N (the third N held out), people-judge-N."""
@@ -73,11 +69,12 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     """The jobs by name. A run has no settings of its own but those that its row of a table names."""
     write_files(config)
     jobs: dict[str, Job] = {}
-    model = config.model_folder
+    model = config.model.resolve()
     short: dict[str, Any] = dict(steps=2, eval_prompts=4, test_prompts=4) if config.quick else {}
 
     def add(name: str, stage: Stage, kind: str, *needs: str, **arguments: Any) -> str:
-        jobs[name] = Job(name, kind, arguments, needs, frozenset([stage]))
+        code = ("studies.bench", "studies.preferences.measure") if kind == "answers" else ()
+        jobs[name] = Job(name, kind, arguments, needs, frozenset([stage]), code=code)
         return name
 
     def reward_model(name: str, stage: Stage, pairs: str, seed: int) -> str:
@@ -101,17 +98,14 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     def measured(name: str, stage: Stage, pairs: str, payer: str, *needs: str) -> None:
         add(f"{name}-answers", stage, "answers", payer, *needs, pairs=pairs, payer=payer)
 
-    def of_file(stage: Stage, name: str, payer: str, seeds: range) -> None:
-        for seed in seeds:
-            policy(f"{name}-grpo-{seed}", stage, GRPO, f"{name}-a", payer, seed)
-
     payer = reward_model("polite-payer", "polite", "polite-a", 0)
     measured("polite-start", "polite", "polite-a", payer)
     reward_model("polite-judge", "polite", "polite-b", 1)
-    of_file("polite", "polite", payer, range(1))
+    policy("polite-grpo-0", "polite", GRPO, "polite-a", payer, 0)
     payers = [reward_model("people-payer-0", "people", "people-0", 0)]
     policy("polite-dpo-0", "polite", DPO, "polite-a", payer, 0)
-    of_file("polite", "polite", payer, range(1, config.seeds))
+    for seed in range(1, config.seeds):
+        policy(f"polite-grpo-{seed}", "polite", GRPO, "polite-a", payer, seed)
     measured("people-start-0", "people", "people-0", payers[0])
     policy("people-grpo-0", "people", GRPO, "people-0", payers[0], 0)
     reward_model("people-judge-0", "people", "people-judge-0", 1)

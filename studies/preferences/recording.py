@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data.files.read import read_preferences
-from data.records import PreferenceRecord, key_of, split_of
+from data.records import PreferenceRecord
 from harness.files import read_json, read_jsonl
 from report.style import COLOURS, SERIES
 from studies.pages import drawing, markdown, rounded, spread
@@ -27,8 +26,8 @@ from studies.preferences.judges import (
     polite_words,
     verdicts,
 )
-from studies.preferences.measure import MEASURED, margins, scored, tested
-from studies.preferences.plan import PreferencesConfig, file_of
+from studies.preferences.measure import MEASURED, margins, pairs_of, scored, tested
+from studies.preferences.plan import PreferencesConfig
 from studies.runner import Job, read_record
 
 Found = dict[str, Any]
@@ -39,11 +38,6 @@ POLICIES = {  # of a job's name, in the order of tables
     "finetuning": "fine-tuning on chosen", "dpo": "DPO", "grpo": "the printed commands",
     "lora": "the same with LoRA", "priced": "the same, a missing end costs 1",
 }  # fmt: skip
-
-
-def pairs_of(config: PreferencesConfig, pairs: str, *, train: bool) -> list[PreferenceRecord]:
-    records = read_preferences(file_of(config, pairs)).records
-    return [record for record in records if (split_of(key_of(record)) == "train") == train]
 
 
 def as_rows(records: Sequence[PreferenceRecord]) -> list[Found]:
@@ -149,13 +143,10 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     starts: dict[str, Found] = {}
     both: dict[str, list[tuple[Found, Found]]] = {}
     for job in done.values():
-        pairs, fold = (
-            job.arguments.get("pairs", ""),
-            "".join(re.findall(r"\d", job.arguments.get("pairs", ""))),
-        )
-        judge = f"people-judge-{fold}" if fold else "polite-judge"
-        if job.stage != "answers" or judge not in done:
+        judge = "" if job.is_command else judge_of(job.arguments["pairs"])
+        if judge not in done:
             continue
+        pairs = job.arguments["pairs"]
         for policy, about in answered(config, job, judge).items():
             label = policy if policy in done else f"{pairs.replace('-a', '')}-{policy}"
             if policy == "start":
@@ -171,15 +162,16 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
             found["policies"][label] = row
             kept = zip(*(about[key] for key in ("answers", "ended", "judge", "words")), strict=True)
             found["answers"][pairs][label] = [*kept][:SHOWN]
-    for of in (
-        "polite",
-        "people",
-    ):  # by hand: annotate's rows of the printed commands against the start
+    for of in ("polite", "people"):  # by hand: annotate's rows, the policy against the start
         if (blind := out / f"blind-{of}.jsonl").exists():
-            rows = of_readers(read_jsonl(blind), str(out / f"{of}-grpo-0"))
-            found["readers"][of] = rows
+            found["readers"][of] = of_readers(read_jsonl(blind), str(out / f"{of}-grpo-0"))
     found["agreement"] = {name: agreement(each) for name, each in both.items()}
     return rounded(found)
+
+
+def judge_of(pairs: str) -> str:
+    """The reward model that has learned from none of a file's pairs."""
+    return "polite-judge" if pairs == "polite-a" else pairs.replace("people-", "people-judge-")
 
 
 # --- tables and the picture -----------------------------------------------------------------------
@@ -194,15 +186,17 @@ def by_policy(found: Mapping[str, Any], of: str) -> dict[str, list[Found]]:
     return {POLICIES[key]: rows for key, rows in groups.items() if rows}
 
 
+def values_of(rows: Sequence[Found], path: Sequence[str]) -> list[float]:
+    """A number of each row that has it."""
+    found: list[Any] = [*rows]
+    for key in path:
+        found = [row[key] for row in found if row.get(key) is not None]
+    return found
+
+
 def cell(rows: Sequence[Found], *path: str, digits: int = 2) -> str:
     """The mean of a number over seeds and its range, or a dash."""
-    values = []
-    for row in rows:
-        value: Any = row
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        values += [] if value is None else [value]
-    return spread(values, digits)
+    return spread(values_of(rows, path), digits)
 
 
 def table(found: Mapping[str, Any], of: str) -> list[str]:
@@ -271,14 +265,8 @@ def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
             parts = row[by]
             cells = [share(parts[key]) for key in ("all", "of equal length", "shorter chosen")]
             lines.append([title, str(row["train_pairs"]), *cells, share(parts["the longer one"])])
-    titles = [
-        "judge",
-        "pairs",
-        "held-out pairs ordered right",
-        "of equal length",
-        "where the shorter is chosen",
-    ]
-    return markdown([*titles, "the longer one wins"], lines)
+    titles = ["judge", "pairs", "held-out pairs ordered right", "of equal length"]
+    return markdown([*titles, "where the shorter is chosen", "the longer one wins"], lines)
 
 
 def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
@@ -320,7 +308,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
             figure.subplots(1, len(columns)), columns, strict=True
         ):
             for place, name in enumerate(names):
-                values = [value for row in groups[name] if (value := at(row, keys)) is not None]
+                values = values_of(groups[name], keys)
                 colour = COLOURS["policy"] if name == POLICIES["grpo"] else SERIES[2]
                 axis.plot(values, [place] * len(values), "o", color=colour)
             axis.set(xlim=limits, yticks=range(len(names)), yticklabels=names)
@@ -329,9 +317,3 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
             axis.set_xlabel(title)
             if line is not None:
                 axis.axvline(line, color=COLOURS["exact"], linewidth=1, linestyle=":")
-
-
-def at(row: Any, keys: Sequence[str]) -> float | None:
-    for key in keys:
-        row = row.get(key) if isinstance(row, Mapping) else None
-    return None if row is None else float(row)
