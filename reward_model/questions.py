@@ -10,18 +10,20 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.records import SPLIT_KEY, TURNS, key_of, shuffled, split_of
+from data.records import SPLIT_KEY, TURNS, PromptRecord, key_of, shuffled, split_of
 from data.sources import is_world, name_columns
 from data.templates import instruction_prompt, messages_of
 from gpt.folder import ModelFolder, open_model, place_of
 from gpt.generate import SamplingParams, temperature_of_use
 from gpt.lengths import open_prompts
+from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
+from gpt.tokenizer import Tokenizer
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import (
@@ -138,49 +140,108 @@ class Questions:
         return self.rows[number]
 
 
+@dataclass(frozen=True)
+class Opened:
+    """What the flags name: the models, the prompts by their tokens, and how answers are drawn."""
+
+    policy: GPT
+    other: GPT | None  # of --against
+    judge: Judge | None
+    tokenizer: Tokenizer
+    records: Sequence[PromptRecord]
+    written: Mapping[tuple[int, ...], PromptRecord]  # by the prompt's tokens
+    params: SamplingParams
+
+    @classmethod
+    def of(cls, flags: QuestionFlags) -> Opened:
+        """UserError for a flag that is missing, and models that read different tokens."""
+        if flags.model is None:
+            raise UserError("name the model that answers: --model RUN")
+        device = open_device(flags.device)
+        found = ModelFolder.open(flags.model).with_chat_arguments(flags.chat_arguments)
+        policy, tokenizer, run = found.model(device), found.tokenizer(), found.run or {}
+        other = open_model(flags.against, device) if flags.against else None
+        judge = Judge.open(flags.reward_model, device) if flags.reward_model else None
+        if other and other[1].fingerprint != tokenizer.fingerprint:
+            raise UserError("these models read different tokens: name runs of one base model")
+        data = flags.data or run.get("data")
+        if not data:
+            raise UserError(
+                f"{flags.model} does not say what to ask it: give --data, a world or file"
+            )
+        columns = flags.columns or (run.get("columns") or () if not flags.data else ())
+        longest = flags.max_new_tokens or int(run.get("max_new_tokens") or SHORT)
+        with reading():
+            name_columns(data, columns)
+            _, splits = open_prompts(data, tokenizer, policy.config.context - longest)
+        names = [name for name in splits if name == "train" or not is_world(data)]
+        records = [record for name in names for record in splits[name]]
+        usual = temperature_of_use(tokenizer.chat is not None, float(run.get("temperature") or 1))
+        tau = flags.temperature or usual
+        print(f"temperature {tau:g}, at most {longest} tokens")
+        written = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
+        params = SamplingParams(tau, max_new_tokens=longest)
+        return cls(policy, other and other[0], judge, tokenizer, records, written, params)
+
+    def of_split(self, split: str) -> list[PromptRecord]:
+        return [record for record in self.records if split_of(key_of(record)) == split]
+
+    def least_sure(self, groups: Sequence[Sequence[TokenPair]]) -> list[TokenPair]:
+        """The pair of each prompt with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), half."""
+        judge, tokenizer = self.judge, self.tokenizer
+        if judge is None or not groups:
+            return []
+        both = [pair for group in groups for pair in group]
+        if judge.shares(tokenizer):
+            first, second, _ = score_pairs(judge.model, both, tokenizer.eos_id)
+        else:
+            sides = [pair.chosen for pair in both] + [pair.rejected for pair in both]
+            batch = judge.batch(
+                [self.written[tuple(pair.prompt)] for pair in both + both],
+                [tokenizer.decode(side) for side in sides],
+                [side[-1] in (tokenizer.eos_id, *tokenizer.other_ends) for side in sides],
+            )
+            first, second = score_in_micro_batches(judge.model, batch, 64).cpu().chunk(2)
+        doubts = (((first - second) * float(judge.model.std)).sigmoid() - 0.5).abs()
+        by_group = zip(groups, doubts.split([len(group) for group in groups]), strict=True)
+        found = [(float(doubt.min()), group[int(doubt.argmin())]) for group, doubt in by_group]
+        best = sorted(found, key=lambda each: each[0])[: (len(found) + 1) // 2]
+        return [pair for _, pair in best]
+
+    def as_row(self, pair: TokenPair) -> Row:
+        """A pair as it is shown: decoding leaves out a chat's marks, so that the prompt is its record's."""
+        record, mark = self.written[tuple(pair.prompt)], "What is 6 times 7?"
+        asks = instruction_prompt(mark, self.tokenizer.chat) if self.tokenizer.chat else mark
+        before, _, after = asks.partition(mark)  # what a chat's template writes around a question
+        shown = record.prompt.removeprefix(before).removesuffix(after)
+        texts: Row = {"prompt": record.prompt, "shown": record.meta.get("typed", shown)}
+        texts |= {SPLIT_KEY: record.question} if record.question else {}
+        texts |= {TURNS: messages_of(record.turns)} if record.turns else {}
+        return pair_as_text(pair, self.tokenizer) | texts
+
+
 def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Row]:
     """Rows as in pairs.jsonl, in which nothing is chosen, without end; a few prompts are answered at once.
 
     Of ten rows one is from each held-out split; of two models' answers all are, where there are such
     prompts. Prompts that have been `asked` come last.
     """
-    if flags.model is None:
-        raise UserError("name the model that answers: --model RUN")
-    device = open_device(flags.device)
-    found = ModelFolder.open(flags.model).with_chat_arguments(flags.chat_arguments)
-    policy, tokenizer, run = found.model(device), found.tokenizer(), found.run or {}
-    other = open_model(flags.against, device) if flags.against else None
-    judge = Judge.open(flags.reward_model, device) if flags.reward_model else None
-    if other and other[1].fingerprint != tokenizer.fingerprint:
-        raise UserError("these models read different tokens: name runs of one base model")
-    data = flags.data or run.get("data")
-    if not data:
-        raise UserError(f"{flags.model} does not say what to ask it: give --data, a world or file")
-    columns = flags.columns or (run.get("columns") or () if not flags.data else ())
-    longest = flags.max_new_tokens or int(run.get("max_new_tokens") or SHORT)
-    with reading():
-        name_columns(data, columns)
-        room = policy.config.context - longest
-        _, splits = open_prompts(data, tokenizer, room)
-    records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
-    written = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
-    is_chat = tokenizer.chat is not None
-    tau = flags.temperature or temperature_of_use(is_chat, float(run.get("temperature") or 1))
-    print(f"temperature {tau:g}, at most {longest} tokens")
-    params = SamplingParams(tau, max_new_tokens=longest)
+    opened = Opened.of(flags)
+    judge, other = opened.judge, opened.other
     seed, seen = derive_seed(flags.seed, f"{len(asked)}"), {row["prompt"] for row in asked}
     seconds: dict[int, float] = {}  # of the prompts answered last, by how many these were
 
     def pairs(split: str, prompts: int, answers: int) -> Iterator[list[list[TokenPair]]]:
         """Of so many prompts at once, every two of so many answers."""
-        mine = [record for record in records if split_of(key_of(record)) == split]
+        mine = opened.of_split(split)
         batches = sample_pairs(
-            policy, tokenizer, [r for r in mine if r.prompt not in seen] or mine, sys.maxsize,
+            opened.policy, opened.tokenizer,
+            [r for r in mine if r.prompt not in seen] or mine, sys.maxsize,
             lambda *_: Labelled(True),
-            PairSampling(params, answers // (2 if other else 1), batch_size=prompts),
+            PairSampling(opened.params, answers // (2 if other else 1), batch_size=prompts),
             generator=make_generator(seed, f"{split} {answers}"),
             rng=random.Random(derive_seed(seed, f"{split} {answers}")),
-            against=other[0] if other else None,
+            against=other,
         )  # fmt: skip
         while True:
             if not seconds or max(seconds.values()) > WORTH_SAYING:
@@ -192,49 +253,23 @@ def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Ro
             seconds[prompts] = time.monotonic() - begin
             yield groups
 
-    def least_sure(groups: list[list[TokenPair]]) -> list[TokenPair]:
-        """The pair of each prompt with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), half."""
-        if judge is None or not groups:
-            return []
-        both = [pair for group in groups for pair in group]
-        if judge.shares(tokenizer):
-            first, second, _ = score_pairs(judge.model, both, tokenizer.eos_id)
-        else:
-            sides = [pair.chosen for pair in both] + [pair.rejected for pair in both]
-            batch = judge.batch(
-                [written[tuple(pair.prompt)] for pair in both + both],
-                [tokenizer.decode(side) for side in sides],
-                [side[-1] in (tokenizer.eos_id, *tokenizer.other_ends) for side in sides],
-            )
-            first, second = score_in_micro_batches(judge.model, batch, 64).cpu().chunk(2)
-        doubts = (((first - second) * float(judge.model.std)).sigmoid() - 0.5).abs()
-        by_group = zip(groups, doubts.split([len(group) for group in groups]), strict=True)
-        found = [(float(doubt.min()), group[int(doubt.argmin())]) for group, doubt in by_group]
-        best = sorted(found, key=lambda each: each[0])[: (len(found) + 1) // 2]
-        return [pair for _, pair in best]
-
     def usual(split: str, prompts: int) -> Iterator[TokenPair]:
         return (group[0] for groups in pairs(split, prompts, 2) for group in groups)
 
     in_turn = ["validation", "test", *["train"] * (3 if judge else 8)]
-    held_out = {r.prompt: split_of(key_of(r)) for r in records if split_of(key_of(r)) != "train"}
-    if other and held_out:
-        in_turn = sorted({*held_out.values()})
-        print(f"asked are {len(held_out)} held-out prompts, which were not trained on")
+    held_out = {split: {r.prompt for r in opened.of_split(split)} for split in in_turn[:2]}
+    if other and any(held_out.values()):
+        in_turn = sorted(split for split, prompts in held_out.items() if prompts)
+        count = len(set().union(*held_out.values()))
+        print(f"asked are {count} held-out prompts, which were not trained on")
     few = AT_ONCE if other else 1
     some = {"train": usual("train", AT_ONCE)}
     some |= {split: usual(split, few) for split in ("validation", "test")}
-    unsure = (pair for groups in pairs("train", AT_ONCE, FEW) for pair in least_sure(groups))
+    groups = pairs("train", AT_ONCE, FEW)
+    unsure = (pair for several in groups for pair in opened.least_sure(several))
     more = {"chosen_from": flags.model, "rejected_from": flags.against or flags.model}
-    rng, mark = random.Random(derive_seed(seed, "order")), "What is 6 times 7?"
-    asks = instruction_prompt(mark, tokenizer.chat) if is_chat else mark
-    before, _, after = asks.partition(mark)  # what a chat's template writes around a question
+    rng = random.Random(derive_seed(seed, "order"))
     while True:
         for split in shuffled(in_turn, rng):
-            for pair in (next(pairs) for pairs in ([unsure] if judge else []) + [some[split]]):
-                record = written[tuple(pair.prompt)]  # decoding leaves out a chat's marks
-                shown = record.prompt.removeprefix(before).removesuffix(after)
-                texts = {"prompt": record.prompt, "shown": record.meta.get("typed", shown)}
-                texts |= {SPLIT_KEY: record.question} if record.question else {}
-                texts |= {TURNS: messages_of(record.turns)} if record.turns else {}
-                yield pair_as_text(pair, tokenizer) | texts | more
+            for source in ([unsure] if judge else []) + [some[split]]:
+                yield opened.as_row(next(source)) | more
