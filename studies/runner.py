@@ -116,6 +116,9 @@ class Study:
     tables: Callable[[Numbers], Mapping[str, Sequence[str]]]  # of its page, by their names
     draw: Callable[[Numbers, Path], None] = lambda numbers, folder: None
     recorded: Path | None = None  # where --draw keeps the numbers
+    # How many levels of keys recorded numbers keep what no job here has made: 1 is that of sections, with
+    # more a study can be recorded in several places, row by row.
+    levels: int = 1
     # Among its processes; or each has one, and rounds the same everywhere.
     shares_threads: bool = False
     # An interrupted command; or it is made anew, so that its time is the whole's.
@@ -337,12 +340,20 @@ def show(study: Study, name: str, flags: StudyFlags, done: Mapping[str, Job]) ->
         place, path = DOCS, study.recorded
         about = {"script": f"studies.{name}", "seeds": flags.seeds, "processor": processor()}
         kept = read_object(path) if path.exists() else {}
-        found = kept | found | {"made_with": made_with(flags) | about}
+        found = laid_over(kept, found, study.levels)
+        found["made_with"] = made_with(flags) | about
     write_text(path, json.dumps(found, separators=(",", ":")) + "\n")
     study.draw(found, place)
     for title, lines in study.tables(found).items():
         print(f"\n{title}\n", *lines, sep="\n")
     print(f"\nwrote {display_path(path)} and what is drawn of it")
+
+
+def laid_over(kept: Mapping[str, Any], found: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    """`kept` with what was found in its place, and beside it down to so many levels of keys."""
+    both = {key: kept[key] for key in kept.keys() & found.keys() if isinstance(found[key], dict)}
+    deeper = {key: laid_over(old, found[key], levels - 1) for key, old in both.items()}
+    return {**kept, **found, **(deeper if levels > 1 else {})}
 
 
 def processor() -> str:

@@ -57,6 +57,7 @@ from studies.runner import (
     asked,
     digest,
     finished,
+    laid_over,
     record_of,
     run_study,
     words,
@@ -163,6 +164,16 @@ def test_a_study_shows_the_finished_jobs_of_its_parts(tmp_path: Path, capsys: An
     ):
         with pytest.raises(UserError):
             run_study(study, "toy", StudyFlags(out=tmp_path, **wrong))
+
+
+def test_rows_of_another_recording_stay_as_deep_as_a_study_says() -> None:
+    kept = {"rows": {"a": {"x": 1}, "b": {"x": 2}}, "old": 3}
+    found = {"rows": {"b": {"y": 4}, "c": {"x": 5}}}
+    assert laid_over(kept, found, 1) == {"rows": found["rows"], "old": 3}
+    rows = {"a": {"x": 1}, "b": {"y": 4}, "c": {"x": 5}}
+    assert laid_over(kept, found, 2) == {"rows": rows, "old": 3}
+    deep = laid_over(kept, found, 3)
+    assert deep["rows"]["b"] == {"x": 2, "y": 4} and kept["rows"]["b"] == {"x": 2}
 
 
 NUMBERS = json.loads((DOCS / "overoptimisation.json").read_text(encoding="utf-8"))

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from data.records import PreferenceRecord
-from harness.files import read_json, read_jsonl
+from harness.files import read_json, read_jsonl, read_object
+from harness.run_folder import CONFIG_FILE
 from report.style import COLOURS, SERIES
 from studies.pages import drawing, markdown, rounded, spread
 from studies.preferences.judges import (
@@ -59,8 +60,13 @@ def of_reward_model(config: PreferencesConfig, name: str, pairs: str) -> Found:
         "accuracy": agree_with_people(np.array(margins(config, name, pairs)), rows),
         "of words": agree_with_people(np.array(by_words), rows),
         "heaviest words": words.heaviest(),
-        "cpu_minutes": read_record(config.out / name)["cpu"] / 60,
-    }
+    } | of_run(config, name)
+
+
+def of_run(config: PreferencesConfig, name: str) -> Found:
+    """What a run has cost, and the revision that it was made with."""
+    revision = read_object(config.out / name / CONFIG_FILE)["made_with"]["git"]
+    return {"cpu_minutes": read_record(config.out / name)["cpu"] / 60, "revision": revision}
 
 
 def answered(config: PreferencesConfig, job: Job, judge: str) -> dict[str, Found]:
@@ -158,7 +164,7 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
                 both.setdefault(pairs.split("-")[0], []).append((about, starts[pairs]))
                 steps = read_jsonl(out / policy / "metrics.jsonl")
                 row["steps"] = steps[-1].get("kept_step", steps[-1]["step"])
-                row["cpu_minutes"] = read_record(out / policy)["cpu"] / 60
+                row |= of_run(config, policy)
             found["policies"][label] = row
             kept = zip(*(about[key] for key in ("answers", "ended", "judge", "words")), strict=True)
             found["answers"][pairs][label] = [*kept][:SHOWN]

@@ -21,5 +21,5 @@ from studies.runner import Study
 STUDY = Study(
     flags=PreferencesConfig, usual={"jobs": 1}, quick={"seeds": 1}, plan=plan, do=do, collect=collect,
     tables=tables, draw=draw,
-    recorded=REPOSITORY / "docs" / "preferences.json", shares_threads=True, resumes=True,
+    recorded=REPOSITORY / "docs" / "preferences.json", levels=3, shares_threads=True, resumes=True,
 )  # fmt: skip
