@@ -15,7 +15,7 @@
 # | section | trap | code |
 # | --- | --- | --- |
 # | 1 | one special token with two meanings | `Tokenizer` |
-# | 2 | padding on the left moves positions | `left_pad`, `row_positions` |
+# | 2 | padding on the left moves positions, and leaves a column nothing to see | `row_positions` |
 # | 3 | where a response ends | `first_eos_mask` |
 # | 4 | `ids != pad` loses the EOS, and the policy never stops | `collate_responses` |
 # | 5 | which logit scores which token | `ResponseBatch` |
@@ -39,7 +39,7 @@ try:
     from data import collate
     from data.worlds import reviews
     from gpt import finetuning
-    from gpt.attention import row_positions
+    from gpt.attention import kernel_mask, row_positions
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
     from gpt.model import GPT, GPTConfig
@@ -144,6 +144,46 @@ assert (without_mask - alone).abs().amax() > 0.01
 
 # %% [markdown]
 # Left-padded without the mask, every row that has padding is wrong, and no error message says so.
+#
+# **A row that may look at nothing.** The padding on the left has a trap of its own. Column 0 of a padded
+# row sees only itself (causal mask), and itself is padding, so *all* its keys are forbidden. Its scores are
+# then all minus infinity. A softmax first takes off the largest score, and minus infinity less minus
+# infinity is NaN. Nobody reads that column, because it is padding. So does the NaN do any harm?
+
+# %%
+real_key = torch.tensor([False, True, True])  # one row of three columns, the first is padding
+may_look = torch.ones(3, 3, dtype=torch.bool).tril() & real_key
+scores = torch.zeros(3, 3)  # all keys fit alike
+weights = scores.masked_fill(~may_look, float("-inf")).softmax(-1)
+print("weights\n", weights)
+
+hidden = weights @ torch.ones(3, 1)  # the first layer's result: one number for each column
+of_next_layer = torch.tensor([[0.0, 0.5, 0.5]]) @ hidden  # the last column, one layer up
+print("the last column of the next layer", of_next_layer.item())
+assert weights[0].isnan().all() and not weights[1:].isnan().any()
+assert of_next_layer.isnan()  # it gives column 0 the weight 0, and 0 times NaN is NaN
+
+# %% [markdown]
+# It does. The first layer keeps the NaN in its own column, but the second layer multiplies every column's
+# result by a weight. The padding's weight is 0 there, and 0 times NaN is NaN, so the whole row is lost one
+# layer later. The cure costs nothing: let each padding column look at **itself**. What it computes is still
+# read by nobody, but it is a number. The library's last lines do that:
+
+# %%
+diagonal = torch.eye(3, dtype=torch.bool)
+cured = scores.masked_fill(~(may_look | diagonal), float("-inf")).softmax(-1)
+assert not cured.isnan().any() and torch.equal(cured[1:], weights[1:])  # real columns are the same
+
+library = kernel_mask(real_key[None], 0, 3, torch.device("cpu"))
+assert torch.equal(library[0, 0], may_look | diagonal)
+plots.code(
+    kernel_mask, lines=("mask = causal_mask(new, past + new, device) &", "return mask[:, None]")
+)
+
+# %% [markdown]
+# (Some programs write a large negative number such as $-10^9$ instead of minus infinity. Then a forbidden
+# row becomes an even average over all columns, which is finite and read by nobody. But float16 has no
+# number below -65,504, so there it is minus infinity again.)
 #
 # ## 3. Where a response ends: the first EOS
 #

@@ -306,7 +306,9 @@ check("prefix_scores", my_prefix_scores)
 # accuracy.
 #
 # People are harder. **Ties:** drop them, or give both verdicts half the weight. **Position bias:** the
-# answer shown first wins more often, so shuffle the order, and let a judging model see both orders.
+# answer shown first wins more often. So shuffle the order, which makes it noise instead of a lean to one
+# side. And let a judging model see both orders, because a lean that is added to its log-odds drops out of
+# their mean.
 # **Disagreement:** ask several people about some pairs. How often they agree estimates the ceiling, and
 # their share of votes can be the label.
 
@@ -520,6 +522,69 @@ plt.show()
 holds(right[-1] > right[0] + 0.05, "more pairs order more of the held-out pairs right")
 
 # %% [markdown]
+# **More pairs, or more labels for each pair?** With a fixed sum of money you can ask one person about each
+# of many pairs, or three people about each of a third as many. The answer can be computed for a small
+# model: ten things about an answer matter, each with an unknown weight; an annotator compares as in
+# section 1, and errs as often as that formula says. The weights are then fitted by the loss of section 1,
+# in which a pair with two votes of three has the label $2/3$. (A little weight decay belongs to it: it is
+# the exact prior of the weights, which are drawn from a normal distribution.)
+#
+# One label costs 1. What a new *pair* costs depends on you: nothing where the policy writes answers by
+# itself, more where people write them, or where a long pair is read once and then judged several times. So
+# a sum of 300 buys $300 / (\mathrm{cost} + k)$ pairs of $k$ labels each.
+#
+# > **Predict, then run.** New pairs cost nothing. Is one label for each of 300 pairs better than three
+# > for each of 100? And if a new pair costs as much as four labels?
+
+
+# %%
+def fitted(gaps: torch.Tensor, share: torch.Tensor, labels: int) -> torch.Tensor:
+    """Weights (R, 10) that make R sets of votes likeliest, by Newton's method. gaps (R, pairs, 10)."""
+    w = torch.zeros(len(gaps), 10)
+    for _ in range(12):
+        p = torch.sigmoid((gaps * w[:, None]).sum(2))  # (R, pairs)
+        slope = (labels * (share - p)[..., None] * gaps).sum(1) - w
+        bend = torch.einsum("rm,rmi,rmj->rij", labels * p * (1 - p), gaps, gaps) + torch.eye(10)
+        w = w + torch.linalg.solve(bend, slope)
+    return w
+
+
+def ordered(cost: int, labels: int, majority: bool = False, money: int = 300) -> float:
+    """The share of new pairs that the fitted weights order as the true ones do; mean of 300 worlds."""
+    draw, pairs = make_generator(0, "budget"), money // (cost + labels)
+    truth = torch.randn(300, 10, generator=draw)
+    gaps = torch.randn(300, pairs, 10, generator=draw)  # of the ten things, between two answers
+    p = torch.sigmoid((gaps * truth[:, None]).sum(2))
+    votes = torch.rand(300, pairs, labels, generator=draw) < p[..., None]
+    share = votes.float().mean(2)
+    weights = fitted(gaps, (share > 0.5).float(), 1) if majority else fitted(gaps, share, labels)
+    new = torch.randn(300, 200, 10, generator=draw)
+    right = ((new * weights[:, None]).sum(2) > 0) == ((new * truth[:, None]).sum(2) > 0)
+    return float(right.float().mean())
+
+
+rows = [[str(cost), *(ordered(cost, k) for k in (1, 3, 9)), ordered(cost, 3, majority=True)]
+        for cost in (0, 1, 4)]  # fmt: skip
+columns = ["a new pair costs", "1 label each", "3 labels", "9 labels", "3, the majority's verdict"]
+plots.table(columns, rows, number=".3f")
+free, _, dear = rows
+holds(free[1] > max(free[2:]), "where new pairs cost nothing, one label each is best")
+holds(
+    dear[2] > dear[1], "where a new pair costs four labels, three labels each are better than one"
+)
+holds(all(row[4] < row[2] for row in rows), "a majority's verdict is worth less than the votes")
+
+# %% [markdown]
+# Where new pairs are free, one label for each is best, because a second label of the same pair tells about
+# the same direction once more, and a new pair tells about another one. Where a pair costs several labels,
+# the money spent on few labels goes into pairs, and asking three people pays. In no row is the majority's
+# verdict as good as the votes themselves: two votes of three say that the pair is close, and the majority
+# throws that away. These are numbers of *this* model, and the gaps between neighbours are small.
+#
+# So the rule has two parts. Train on many pairs with one label each as long as pairs are cheap, and keep
+# the votes where you have several. And ask several people about *some* pairs whatever it costs, because
+# only that shows the ceiling, who is careless, and how far people agree (section 7).
+#
 # **Calibration.** The raw gap is more than an order: $\sigma(\mathrm{gap})$ claims how probable the
 # verdict is. Among all pairs of which the model is "75% sure", three quarters should be ordered as
 # they are labelled. Then the points lie on the black line.
@@ -814,24 +879,38 @@ check("kappa", my_kappa)
 #
 # Exercises 1 to 4 are above: `bradley_terry_loss`, `mean_score`, `prefix_scores` and `kappa`.
 #
+# **5. What nobody was asked.** Three answers A, B and C to one prompt. People compared A with C, and B
+# with C, but never A with B. If the formula of section 1 is right, how often would they prefer A to B?
+# (No solution is printed.)
+
+# %%
+from course.entered import check_answer, table
+
+MINE = 0  # your number, at a university the last digits of your student number
+table("never_compared", MINE)
+
+# %%
+check_answer("never_compared", ..., MINE)
+
+# %% [markdown]
 # **On paper:**
 #
-# 5. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
+# 6. Add a constant to all scores of *one* prompt, another constant to those of another. Does the
 #    loss change? What does it mean for a policy that is trained with a baseline
 #    ([04](04_policy_gradients_and_baselines.ipynb))?
 #
-# 6. Llama 2 ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288), Eq. 2) gives pairs that people
+# 7. Llama 2 ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288), Eq. 2) gives pairs that people
 #    found clear a margin, $-\log \sigma(r_w - r_l - \mu)$. Which gap costs $\log 2$ now? Should the
 #    pairs of an annotator like ours have one?
 #
 # <details>
 # <summary>Answers</summary>
 #
-# 5\. No: both answers of a comparison belong to one prompt, so its constant cancels. So the data
+# 6\. No: both answers of a comparison belong to one prompt, so its constant cancels. So the data
 #     does not contain the level of a prompt. A baseline per prompt removes it again (the group's
 #     mean of [07](07_grpo.ipynb)), but one mean over all prompts keeps it as noise.
 #
-# 6\. The gap $\mu$. With labels drawn from a Bradley-Terry model, the loss without a margin is the
+# 7\. The gap $\mu$. With labels drawn from a Bradley-Terry model, the loss without a margin is the
 # likelihood. A margin would push the scores further apart than the verdicts warrant, and
 # calibration would suffer.
 #

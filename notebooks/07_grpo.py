@@ -605,9 +605,24 @@ def my_grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps,
 check("grpo_loss", my_grpo_loss)
 
 # %% [markdown]
-# **On paper.** 4. With $G = 2$ and different rewards, what are the two advantages? What is lost?
+# **4. How hard is this token pushed?** A group of four answers to one prompt. One token of one of them is
+# marked, and its ratio is given. By which number is $\nabla \log \pi$ of that token multiplied in the step,
+# with this page's loss, $\varepsilon = 0.2$ and $\beta = 0$? (The step goes *down* the loss. No solution is
+# printed.)
+
+# %%
+from course.entered import check_answer, table
+
+MINE = 0  # your number, at a university the last digits of your student number
+table("push_on_a_token", MINE)
+
+# %%
+check_answer("push_on_a_token", ..., MINE)
+
+# %% [markdown]
+# **On paper.** 5. With $G = 2$ and different rewards, what are the two advantages? What is lost?
 #
-# 5\. With $\mu = 1$ and one minibatch, which of `clip_range`, `kl_coef` and `group_size`
+# 6\. With $\mu = 1$ and one minibatch, which of `clip_range`, `kl_coef` and `group_size`
 # can be changed without changing the run?
 #
 # <details>
@@ -628,11 +643,11 @@ check("grpo_loss", my_grpo_loss)
 #     return my_mean(per_token, mask)
 # ```
 #
-# 4\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
+# 5\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
 # by $\sqrt 2$. So the advantages are $\pm 0.707$, whatever the gap. *How much* better the winner
 # is, is lost. What remains is a comparison.
 #
-# 5\. `clip_range`. All ratios are 1, so the clip never acts. The other two are in the gradient.
+# 6\. `clip_range`. All ratios are 1, so the clip never acts. The other two are in the gradient.
 #
 # </details>
 #

@@ -125,6 +125,40 @@ def the_lambda(rows: Rows) -> float:
     )
 
 
+def of_strengths(rows: Rows) -> float:
+    """Bradley and Terry's own form: each answer has a strength, C's is 1."""
+    (_, over_a), (_, over_b) = rows
+    a, b = over_a / (1 - over_a), over_b / (1 - over_b)
+    return a / (a + b)
+
+
+def pushed(rows: Rows) -> float:
+    """By the gradient of the library's loss for the marked token's log-probability."""
+    lengths = torch.tensor([int(row[2]) for row in rows])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    (marked,) = (i for i, row in enumerate(rows) if row[3])
+    log_ratio = torch.zeros(mask.shape, dtype=torch.float64)
+    log_ratio[marked, 1] = math.log(float(rows[marked][3]))
+    A = advantages.group_advantages(column(rows, 1), 4, eps=0.0)
+    leaf = log_ratio.requires_grad_()
+    loss = losses.sequence_mean(
+        losses.clipped_surrogate(leaf, torch.zeros_like(leaf), A, 0.2, 0.2), mask
+    )
+    return -float(torch.autograd.grad(loss, leaf)[0][marked, 1])
+
+
+def risen(rows: Rows) -> str:
+    """By a small step of a policy of four logits along the gradient of the library's loss."""
+    old, now, drawn = (column(rows, place) for place in (1, 2, 3))
+    A = torch.tensor([float(row[4] or 0) for row in rows], dtype=torch.float64)
+    logits = now.log().requires_grad_()
+    words = torch.arange(4).repeat_interleave(drawn.long())
+    new = logits.log_softmax(0)[words, None]
+    loss = losses.clipped_surrogate(new, old.log()[words, None], A[words, None], 0.2, 0.2).mean()
+    after = (logits - 1e-3 * torch.autograd.grad(loss, logits)[0]).log_softmax(0)
+    return "".join(row[0] for row, more in zip(rows, after > now.log(), strict=True) if more)
+
+
 def algorithm(rows: Rows) -> str:
     R, shown = column(rows, 1), column(rows, 2)
     centred = (R.view(2, 3) - R.view(2, 3).mean(1, keepdim=True)).flatten()
@@ -312,8 +346,10 @@ SOLVED: dict[str, Callable[[Rows], Any]] = {
         L for L in range(1, 500) if math.exp(-L * rows[0][1] ** 2) < rows[1][1]
     ),
     "matched_rate": matched,
+    "never_compared": of_strengths,
     "no_price_for_the_end": lambda rows: min(rows[:4], key=lambda row: row[3])[0],
     "pairs_needed": enough_pairs,
+    "push_on_a_token": pushed,
     "same_leash": lambda rows: rows[0][1] * (1 / rows[1][1]) * (1 / rows[2][1]),
     "steps_in_one_direction": lambda rows: sum([rows[0][1] ** 0.5] * rows[1][1]) ** 2,
     "three_starts": lambda rows: next(letter for letter, says in rows if "undecided" in says),
@@ -327,6 +363,7 @@ SOLVED: dict[str, Callable[[Rows], Any]] = {
     "which_sampling": sampling,
     "which_student": neither_widest_nor_narrowest,
     "which_weights": correction,
+    "who_rises": risen,
     "whose_advantages": algorithm,
     "whose_pull": loss_of_pull,
     "wrong_line": line_of_batch,

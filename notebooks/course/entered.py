@@ -103,7 +103,7 @@ def keys(answer: Any, tolerance: float, around: int = 0) -> list[str]:
     if not math.isfinite(answer):
         return []
     if not tolerance or not answer:
-        return [f"exactly {answer:.6g}"]
+        return [f"exactly {answer + 0.0:.6g}"]  # no minus before a 0
     place = round(math.log(abs(answer)) / (tolerance / 2))
     sign = "-" if answer < 0 else ""
     return [f"{sign}{place + i}" for i in range(-around, around + 1)]

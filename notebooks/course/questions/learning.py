@@ -1,4 +1,4 @@
-"""Policy gradients, KL and losses: pages 04, 05, 08 to 12, 14 to 17, 19 and 22."""
+"""Policy gradients, KL, rewards and losses: pages 04 to 12, 14 to 17, 19 and 22."""
 
 from __future__ import annotations
 
@@ -74,6 +74,90 @@ def same_leash(theirs, length, scale):
     Write both objectives for one answer and make the second a multiple of the first.
     """
     return theirs / length / scale
+
+
+# --- 06: what nobody was asked --------------------------------------------------------------------
+
+
+@question(
+    numbers(
+        over_a=("share who preferred A to C", 0.8, 0.85, 0.9, 0.95),
+        over_b=("share who preferred B to C", 0.35, 0.4, 0.45, 0.6, 0.65),
+    ),
+    mistakes="""
+        gaps[0] - gaps[1] -> gaps[0] + gaps[1]
+            you add the two gaps. Both are measured from C, so their difference is the gap from B to A.
+        gaps[0] - gaps[1] -> gaps[1] - gaps[0]
+            that is how often they would prefer B to A.
+        1 / (1 + math.exp(-(gaps[0] - gaps[1]))) -> 0.5 + over_a - over_b
+            you subtract shares. What subtracts is the score, and a share is its sigmoid.
+        1 / (1 + math.exp(-(gaps[0] - gaps[1]))) -> over_a * (1 - over_b)
+            that is how often A wins against C *and* B loses: two verdicts, of which one may be otherwise.
+        1 / (1 + math.exp(-(gaps[0] - gaps[1]))) -> over_a / (over_a + over_b)
+            you compare the shares as if they were strengths. The strength is p / (1 - p).
+    """,
+)
+def never_compared(over_a, over_b):
+    """How often would they prefer A to B?
+
+    Which gap of scores makes each of the two shares?
+    """
+    gaps = [math.log(share / (1 - share)) for share in (over_a, over_b)]
+    return 1 / (1 + math.exp(-(gaps[0] - gaps[1])))
+
+
+# --- 07: how hard is this token pushed? -----------------------------------------------------------
+
+
+def four_answers(rng):
+    """A group of four, and a token of one answer with its ratio; the clip acts on every second one."""
+    clipped = rng.random() < 0.4
+    while True:
+        rewards, lengths = rng.sample(range(1, 10), 4), [rng.randint(2, 9) for _ in range(4)]
+        marked, ratio = rng.randrange(4), rng.choice((0.6, 0.7, 0.9, 1.1, 1.4, 1.5))
+        above = rewards[marked] > statistics.mean(rewards)
+        far = ratio > 1.2 if above else ratio < 0.8
+        if abs(rewards[marked] - statistics.mean(rewards)) > 1 and far == clipped:
+            break
+    rows = [
+        [f"{i + 1}", f"{reward}", f"{length}", f"{ratio:.1f}" if i == marked else ""]
+        for i, (reward, length) in enumerate(zip(rewards, lengths))
+    ]
+    columns = ["answer", "reward", "tokens", "ratio of the marked token"]
+    facts = {"rewards": rewards, "lengths": lengths, "marked": marked, "ratio": ratio}
+    return Table(columns, rows, facts)
+
+
+@question(
+    four_answers,
+    mistakes="""
+        statistics.stdev(rewards) -> statistics.pstdev(rewards)
+            you divide by n in the standard deviation. This page divides by n - 1.
+        ratio > 1.2 if A > 0 else ratio < 0.8 -> False
+            this token is beyond the clip, in the direction of its advantage: nothing pushes it.
+        ratio > 1.2 if A > 0 else ratio < 0.8 -> ratio > 1.2 or ratio < 0.8
+            this token went the wrong way. There the minimum takes the unclipped product: it is pushed.
+        weight / lengths[marked] / len(rewards) -> weight / sum(lengths)
+            you average over all tokens at once. GRPO takes the mean of each answer first.
+        weight / lengths[marked] / len(rewards) -> weight / lengths[marked]
+            the mean over the four answers is missing.
+        weight / lengths[marked] / len(rewards) -> -weight / lengths[marked] / len(rewards)
+            that is the slope of the loss. The step goes down it, so the push has the other sign.
+        weight = ratio * A -> weight = A
+            the ratio is missing: it is the weight of a token that is not clipped.
+        weight = ratio * A -> weight = min(max(ratio, 0.8), 1.2) * A
+            you took the clipped ratio. Where the minimum takes the other product, the ratio is as it is.
+    """,
+)
+def push_on_a_token(rewards, lengths, marked, ratio):
+    """By which number is the gradient of the marked token's log-probability multiplied in the step?
+
+    Its advantage, then the clip, then the two means.
+    """
+    A = (rewards[marked] - statistics.mean(rewards)) / statistics.stdev(rewards)
+    stopped = ratio > 1.2 if A > 0 else ratio < 0.8
+    weight = ratio * A
+    return 0.0 if stopped else weight / lengths[marked] / len(rewards)
 
 
 # --- 08: which k is it? ---------------------------------------------------------------------------
@@ -219,6 +303,81 @@ which(
     e: the baseline form centres each group, and divides both by one number: their ratio shows which.
     """,
 )
+
+
+# --- 10: which words rise? ------------------------------------------------------------------------
+
+
+def four_words(rng):
+    """A policy of four words and a batch: one good word is beyond the clip, one word was never drawn."""
+    several = rng.random() < 0.5
+    while True:
+        good, bad = rng.randint(8, 40), rng.randint(8, 40)
+        far, never = rng.randint(5, 20), rng.randint(5, 40)
+        old = [good, bad, far, 100 - good - bad - far]
+        now = [round(good * rng.uniform(0.85, 1.15)), round(bad * rng.uniform(0.85, 1.15))]
+        now += [round(far * rng.uniform(1.25, 1.8))]
+        now += [100 - sum(now)]
+        drawn = [rng.randint(2, 6), rng.randint(2, 6), rng.randint(2, 6), 0]
+        advantages = [rng.choice((0.4, 0.8, 1.2)), -rng.choice((0.4, 0.8, 1.2)), 1.2, 0.0]
+        if min(old[3], now[3]) < never or not all(0.8 < a / b < 1.2 for a, b in zip(now[:2], old)):
+            continue
+        order = rng.sample(range(4), 4)
+        p, ratios = [now[i] / 100 for i in order], [now[i] / old[i] for i in order]
+        facts = {"p": p, "ratios": ratios, "drawn": [drawn[i] for i in order]}
+        facts["advantages"] = [advantages[i] for i in order]
+        changes, mean = changes_of_logits(**facts)
+        clear = min(abs(x - mean) for x in changes) > 0.05 * max(map(abs, changes))
+        good_ones = {"abcd"[order.index(0)], "abcd"[order.index(2)]}
+        rises = who_rises(**facts)
+        if clear and set(rises) != good_ones and (len(rises) > 1) == several:
+            break
+    rows = [
+        ["abcd"[i], f"{old[j] / 100:.2f}", f"{p[i]:.2f}", f"{drawn[j]}",
+         f"{advantages[j]:+.1f}" if drawn[j] else ""]
+        for i, j in enumerate(order)
+    ]  # fmt: skip
+    columns = ["word", "probability when sampled", "now", "times drawn", "advantage"]
+    return Table(columns, rows, facts)
+
+
+def changes_of_logits(p, ratios, drawn, advantages, clip=0.2):
+    """How a small step changes each logit, up to a factor, and the mean of that under p."""
+    push = [
+        n * A * r * (abs(r - 1) <= clip or (r > 1) != (A > 0))
+        for r, n, A in zip(ratios, drawn, advantages)
+    ]
+    changes = [x - q * sum(push) for x, q in zip(push, p)]
+    return changes, sum(q * x for q, x in zip(p, changes))
+
+
+def who_rises(p, ratios, drawn, advantages):
+    """Which words will be likelier after the step?
+
+    A draw with the advantage A changes each logit by A times (1 for the drawn word, else 0, less p). A
+    word is likelier where its logit changes by more than the mean under p.
+    """
+    changes, mean = changes_of_logits(p, ratios, drawn, advantages)
+    return "".join(word for word, x in zip("abcd", changes) if x > mean)
+
+
+question(
+    four_words,
+    mistakes="""
+        zip("abcd", changes) if x > mean -> zip("abcd", advantages) if x > 0
+            you name the words with a positive advantage. One of them is beyond the clip, so nothing pushes
+            it, and each push on a word moves all the others.
+        zip("abcd", changes) if x > mean
+        -> zip("abcd", advantages) if x > 0 and ratios["abcd".index(word)] <= 1.2
+            you name the word that is pushed up. Its push, and the one on the bad word, move the others too,
+            because all of them add up to 1.
+        changes_of_logits(p, ratios, drawn, advantages)
+        -> changes_of_logits(p, ratios, drawn, advantages, 9)
+            you let the word beyond the clip be pushed as well.
+        if x > mean -> if x > 0
+            you name the words whose logit rises. Where all logits rise, the one that rises least falls.
+    """,
+)(who_rises)
 
 
 # --- 11: whose gradient is it? --------------------------------------------------------------------
