@@ -564,6 +564,72 @@ plots.neighbours("grpo", "ppo")
 # PPO trains two models instead of one. Outside of sampling it does about twice the work of GRPO, and it
 # holds nearly twice the numbers: weights, gradients and Adam's two moments of both models.
 #
+# **Or one trunk with two heads?** Many programs save the second model. One GPT reads the row, one head says
+# the next word and another one the value, and both are trained by one loss
+#
+# $$L = L_{CLIP} + c_v \, L_{VF}$$
+#
+# with $c_v$ near 0.1 for language models. Then the trunk gets the *sum* of two gradients, and usually one
+# norm over everything is held below 1. A layer of 16 numbers as the trunk, and returns that are as large as
+# the table says, which the value head does not know yet:
+#
+# > **Predict, then run.** The policy's part of the loss is the same in all three rows. What is left of its
+# > step where the returns are large?
+
+# %%
+draw = make_generator(0, "trunk")
+states, actions = torch.randn(64, 8, generator=draw), torch.randint(0, 4, (64,), generator=draw)
+A, G = torch.randn(64, generator=draw), 1 + torch.randn(64, generator=draw) / 2  # A is whitened
+trunk, words, value = (
+    (torch.randn(n, m, generator=draw) / n**0.5).requires_grad_()
+    for n, m in ((8, 16), (16, 4), (16, 1))
+)
+hidden = (states @ trunk).tanh()  # both heads read this
+log_probs = (hidden @ words).log_softmax(-1).gather(1, actions[:, None])[:, 0]
+policy_loss = -(log_probs.exp() / log_probs.detach().exp() * A).mean()  # the ratio is 1
+
+
+def norm_of(*gradients: Tensor) -> Tensor:
+    return torch.cat([g.flatten() for g in gradients]).norm()
+
+
+own = torch.autograd.grad(policy_loss, (trunk, words), retain_graph=True)
+rows = []
+for size in (1, 10, 100):
+    value_loss_now = ((hidden @ value)[:, 0] - size * G).square().mean() / 2
+    total = policy_loss + 0.1 * value_loss_now  # L = L_CLIP + c_v L_VF
+    joint = torch.autograd.grad(total, (trunk, words, value), retain_graph=True)
+    left = min(1.0, 1 / float(norm_of(*joint)))  # what clipping the joint norm at 1 leaves
+    along = torch.cosine_similarity(joint[0].flatten(), own[0].flatten(), 0)
+    rows.append([str(size), left, float(along), min(1.0, 1 / float(norm_of(*own)))])
+columns = [
+    "size of the returns",
+    "left of the policy's step",
+    "cosine on the trunk",
+    "left, own critic",
+]
+plots.table(columns, rows, number=".2f")
+holds(
+    rows[2][1] < 0.5 < rows[2][3], "large returns take most of the policy's step under a joint clip"
+)
+holds(rows[2][2] < 0.5, "the trunk then moves where the value wants it, and not the policy")
+
+# %% [markdown]
+# Under a joint clip a critic that is far off takes most of the policy's step, because the norm is nearly
+# all its own. And the trunk turns: its step points where the *value* loss wants it. Adam hides a part of
+# the first effect, since it divides by the gradient's usual size, but nothing of the second. So with a
+# shared trunk $c_v$ is a dial that has to be set, and rewards have to be scaled.
+#
+# Separate models have neither problem, because each has its own optimizer and is clipped by its own norm.
+# They cost the second model. This repository pays that, for a reason that fits RLHF: the critic can then
+# begin as the *reward model*, which knows already what a good answer is. (InstructGPT did so; the code of
+# Ziegler et al., [arXiv:1909.08593](https://arxiv.org/abs/1909.08593), shares the trunk.) Here $c_v = 0.1$
+# acts through the critic's own clip alone, since Adam does not notice a constant factor.
+
+# %%
+plots.code(Run.optimizer_step, lines=("norm, *of_critic", "return norm"))
+
+# %% [markdown]
 # ## 8. Options
 #
 # Programs that are called PPO differ in many details (Huang et al. 2024,

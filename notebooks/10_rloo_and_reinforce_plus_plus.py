@@ -514,6 +514,51 @@ plots.code(reinforce_pp_engine.reinforce_pp_loss, docstring=False)
 plots.code(grpo_objective, docstring=False)
 
 # %% [markdown]
+# **Predict the signs, then run.** Does a word that the clip has stopped stay where it is? A policy of four
+# words has taken a step or two on a batch, so that one good word is beyond the clip. Another word was never
+# drawn. A draw with the advantage $A$ and the ratio $\rho$ changes the logit of word $v$ by $\rho A \, (1[v
+# \, \mathrm{is\ drawn}] - p_v)$, and by nothing where the clip acts. **Which words will be likelier after
+# the next step?** Enter their letters first, such as `"ad"`. The cell after it takes that step on the same
+# table, and waits until you have said what you expect.
+
+# %%
+from course.entered import check_answer, sheet, table
+
+MINE = 0  # your number, at a university the last digits of your student number
+table("who_rises", MINE)
+
+# %%
+MY_PREDICTION = ...
+check_answer("who_rises", MY_PREDICTION, MINE)
+
+
+# %%
+def after_one_step(rows, lr: float = 0.05) -> Tensor:
+    """By how much the log-probability of each word changes, (4,), from the rows of the table."""
+    sampled, now, draws, A = torch.tensor(
+        [[float(cell or 0) for cell in row[1:]] for row in rows]
+    ).T  # (4,) each
+    logits = now.log().requires_grad_()
+    rho = logits.softmax(0) / sampled
+    surrogate = torch.minimum(rho * A, rho.clamp(0.8, 1.2) * A)
+    loss = -(draws * surrogate).sum() / draws.sum()
+    (slope,) = torch.autograd.grad(loss, logits)
+    return (logits - lr * slope).log_softmax(0).detach() - now.log()
+
+
+changes = after_one_step(sheet("who_rises", MINE).rows)
+assert (changes.abs() > 1e-5).all()  # every word moves, the stopped one and the one never drawn too
+if MY_PREDICTION is ...:
+    print("the step waits for your prediction")
+else:
+    for word, change in zip("abcd", changes.tolist(), strict=True):
+        print(f"{word}: log-probability {change:+.4f}")
+
+# %% [markdown]
+# All four words move, the stopped one and the one that was never drawn included, because probabilities add
+# up to 1: what the others gain or lose is taken from these two. The clip takes away a word's own *push*. It
+# does not hold the word.
+#
 # So REINFORCE++ is GRPO's loss with other advantages, and PPO's with the batch in the place of a critic.
 # In a batch's first optimizer step all ratios are 1, and the loss has REINFORCE's gradient; the clip
 # works from the second one on.
@@ -574,9 +619,9 @@ holds(
 #
 # ## Exercises
 #
-# Exercises 1 and 2 are above: `rloo_loss` and `whiten`.
+# Exercises 1 to 3 are above: `rloo_loss`, `whiten` and the prediction `who_rises`.
 #
-# **3. Whose advantages are these?** Two prompts with three answers each, and no KL. (No solution is
+# **4. Whose advantages are these?** Two prompts with three answers each, and no KL. (No solution is
 # printed.)
 #
 # - a: RLOO
@@ -586,27 +631,24 @@ holds(
 # - e: REINFORCE++-baseline
 
 # %%
-from course.entered import check_answer, table
-
-MINE = 0  # your number, at a university the last digits of your student number
 table("whose_advantages", MINE)
 
 # %%
 check_answer("whose_advantages", ..., MINE)
 
 # %% [markdown]
-# **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
+# **On paper.** 5. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
 # of the group's mean, and of GRPO? What happens to each when the rewards are doubled?
 #
-# 5\. In the baseline form with one prompt a step and no KL: which algorithm is this?
+# 6\. In the baseline form with one prompt a step and no KL: which algorithm is this?
 #
 # <details>
 # <summary>Solutions</summary>
 #
-# 4\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
+# 5\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
 #     rewards double the first two, but GRPO does not notice.
 #
-# 5\. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the
+# 6\. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the
 # group is the batch.
 #
 # </details>

@@ -112,8 +112,10 @@ for name, changes in CHANGES.items():
 
 # %% [markdown]
 # The engine has one loop: a name fills in fields, and each field picks a function from a table. On a
-# random batch all six losses agree, in value and in gradient. (DAPO's `sampling_filter` is section 7. Its
-# `overlong_buffer` lowers the reward by 0 to 1, linearly over the last fifth before the length limit.)
+# random batch all six losses agree, in value and in gradient. (DAPO's `sampling_filter` is section 7. For
+# answers that hit the length limit its paper has two rules. *Overlong filtering*, here `mask_truncated`,
+# leaves them out of the loss. *Soft overlong punishment*, here `overlong_buffer`, lowers the reward by 0 to
+# 1, linearly over the last fifth before the limit.)
 
 # %%
 BOUND = {"cispo": dict(clip_high=4.0)}  # its own bound: 5 = 1 + clip_high
@@ -353,9 +355,11 @@ for scale in ("group", "batch", "none"):
 #
 # The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain
 # in one batch, but a token with probability 0.01 may only reach 0.012. So what is rare stays rare, and the
-# entropy falls. Therefore DAPO (section 3.1) raises the upper end to 0.28. Other remedies against a falling
-# entropy: `--entropy-coef` of PPO, a larger KL coefficient, and the variants `kl_cov` and `clip_cov`, which
-# hold back the few tokens that lower it most. DAPO also averages over tokens:
+# entropy falls, in long runs until nearly all answers are alike (*entropy collapse*). Therefore DAPO
+# (section 3.1) makes the clip **asymmetric** ("clip-higher"): the lower end stays 0.2, and the upper one
+# becomes 0.28. Other remedies against a falling entropy: `--entropy-coef` of PPO, a larger KL coefficient,
+# and the variants `kl_cov` and `clip_cov`, which hold back the few tokens that lower it most.
+# DAPO also averages over tokens:
 
 # %%
 plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
@@ -502,6 +506,47 @@ holds(
 # - **sapo** follows the unclipped push near 1, bends, and fades far away, in nearly the same way for
 #   both signs.
 #
+# **Your turn: change one line.** The function below is GRPO's clipped loss of a token, and it runs. Change
+# *one* of its lines so that a bad token never counts with a ratio above `most`, and is no longer pushed
+# beyond it, while everything else stays as it is. (That is what dual clip does. Which of the two products
+# does the minimum take for a bad token at ratio 6?)
+
+
+# %%
+def my_bounded_pull(log_probs, old_log_probs, advantages, clip, most):
+    """(N, T), (N, T), (N, 1), and two numbers with most > 1 + clip -> the losses of tokens, (N, T)."""
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    gain = torch.minimum(ratio * advantages, clipped * advantages)
+    return -gain
+
+
+check("bounded_pull", my_bounded_pull)
+
+# %% [markdown]
+# <details>
+# <summary>Hint</summary>
+#
+# For a bad token both products are negative, and the smaller one has the *larger* ratio. So it is the
+# unclipped one that has to be held.
+#
+# </details>
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_bounded_pull(log_probs, old_log_probs, advantages, clip, most):
+#     """(N, T), (N, T), (N, 1), and two numbers with most > 1 + clip -> the losses of tokens, (N, T)."""
+#     ratio = (log_probs - old_log_probs).exp()
+#     clipped = ratio.clamp(1 - clip, 1 + clip)
+#     gain = torch.minimum(ratio.clamp(max=most) * advantages, clipped * advantages)
+#     return -gain
+# ```
+#
+# A good token is not touched, because the clip has stopped it at `1 + clip`, below `most`.
+#
+# </details>
+#
 # ## 7. `sampling_filter`: which groups are trained on
 #
 # *The last choice: which groups take part at all.*
@@ -571,7 +616,8 @@ plt.show()
 #
 # ## 9. Exercises
 #
-# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+# Fill in the functions and run the cells. `check` says in words what is right or wrong. (One more is in
+# section 6: `bounded_pull`.)
 #
 # **1.** Write DAPO's average over all tokens of a batch: a scalar from (N, T) losses and their mask.
 

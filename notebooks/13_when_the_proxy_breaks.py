@@ -36,6 +36,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import math
 import random
 from pathlib import Path
 
@@ -107,7 +108,8 @@ print(f"gold of the best of 2: {naive:.4f}")
 # of this density's logarithm ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325), appendix G.3):
 #
 # $$\mathrm{KL}(\text{best of } n \,\|\, \pi) = \log n + (n-1) \, \mathbb{E}[\log u]
-# = \log n - \frac{n-1}{n}, \qquad \mathbb{E}[\log u] = \int_0^1 n u^{n-1} \log u \, du = -\frac1n$$
+# = \log n - \frac{n-1}{n} = \log n - 1 + \frac1n, \qquad
+# \mathbb{E}[\log u] = \int_0^1 n u^{n-1} \log u \, du = -\frac1n$$
 #
 # It is exact where no two answers tie, and an upper bound where scores tie.
 
@@ -115,7 +117,9 @@ print(f"gold of the best of 2: {naive:.4f}")
 counted = best_of_n.best_of_n_mean(proxy[None], gold[None], 2)
 assert abs(float(counted) - naive) < 1e-6
 for n in (1, 2, 16, 512):
-    print(f"best of {n:3}: {best_of_n.best_of_n_kl(n):.2f} nats away")
+    nats = math.log(n) - 1 + 1 / n
+    assert abs(nats - best_of_n.best_of_n_kl(n)) < 1e-9
+    print(f"best of {n:3}: {nats:.2f} nats away")
 plots.code(best_of_n.best_of_n_mean)
 
 # %% [markdown]

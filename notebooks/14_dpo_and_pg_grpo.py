@@ -436,8 +436,53 @@ print(f"pull of such an answer: DPO {slopes[0]:.3f}, KTO {slopes[1]:.1e}")
 holds(slopes[1] < slopes[0] / 1000, "an answer far on the wrong side hardly pulls in KTO")
 
 # %% [markdown]
-# They are flags of one engine: `--loss simpo`, `orpo`, `kto`. The last one also takes a file of single
-# answers with a `label`, true or false, because to KTO a pair is no more than two such answers.
+# **KTO's zero and its two weights.** Thumbs say nothing relative, so KTO needs something to compare an
+# answer with. It asks how much likelier *other* answers have become: $z$ is the mean of $\log \pi /
+# \pi_{ref}$ over prompts $x$ of the batch, each with an answer $y'$ to *another* prompt, but at least 0:
+#
+# $$z = \max \Big( 0, \; \frac1n \sum_i \log \frac{\pi(y'_i \mid x_i)}{\pi_{ref}(y'_i \mid x_i)} \Big)$$
+#
+# No gradient runs through it. (These $y'$ are no samples of the policy, so $z$ is only a rough estimate of
+# the KL; the paper says so too.) And thumbs are seldom balanced: with one liked answer for four disliked
+# ones the disliked ones would dominate. So each kind has a weight, $w_D$ for desirable and $w_U$ for
+# undesirable answers. The authors advise weights with which $w_D n_D$ is 1 to 4/3 times $w_U n_U$. Here
+# that is $w_D = 4$ or a little more:
+
+# %%
+r = torch.tensor([1.0, 3.0, -0.5, 0.5, 2.0])  # log pi / pi_ref of five answers
+liked = torch.tensor([True, False, False, False, False])
+of_others = torch.tensor([0.6, -0.2, 1.0, 0.4, 0.2])  # of each prompt with another prompt's answer
+w_D, w_U = 4.0, 1.0  # w_D n_D = w_U n_U
+
+
+def kto_by_hand(r: Tensor, of_others: Tensor) -> Tensor:
+    z = of_others.mean().clamp(min=0).detach()
+    good, bad = w_D * (1 - torch.sigmoid(0.1 * (r - z))), w_U * (1 - torch.sigmoid(0.1 * (z - r)))
+    return torch.where(liked, good, bad)
+
+
+naive, nothing = kto_by_hand(r, of_others), torch.zeros(5)
+z = of_others.mean().clamp(min=0)
+weights = dict(desirable_weight=w_D, undesirable_weight=w_U)
+torch.testing.assert_close(naive, kto_loss(r, nothing, liked, 0.1, z, **weights))
+print(f"z {z:.1f}, losses", [round(x, 3) for x in naive.tolist()])
+leaf = r.clone().requires_grad_()
+(slope,) = torch.autograd.grad(kto_by_hand(leaf, of_others).sum(), leaf)
+print("pulls", [round(x, 3) for x in slope.neg().tolist()])
+holds(
+    torch.allclose(kto_by_hand(r + 10, of_others + 10), naive), "to raise everything gains nothing"
+)
+balance = float(slope[liked].sum() / slope[~liked].sum())
+holds(-1.1 < balance < -0.9, "with these weights one liked answer pulls like four disliked ones")
+
+# %% [markdown]
+# That is what the zero is for: where *all* answers have become likelier by 10 nats, $z$ has grown by 10 as
+# well, and no loss has changed. An answer must rise by more than the others to count as a gain. From
+# *pairs* both kinds come in equal numbers, so the weights stay 1 (`--desirable-weight`,
+# `--undesirable-weight`).
+#
+# SimPO, ORPO and KTO are flags of one engine: `--loss simpo`, `orpo`, `kto`. The last one also takes a file
+# of single answers with a `label`, true or false, because to KTO a pair is no more than two such answers.
 #
 # ## 7. PG-GRPO: pairs made in the group
 #

@@ -352,6 +352,59 @@ holds(1e-3 < token.max() < 0.1, "rounding moves ratios by more than 0.001 and le
 # it: with `--precision bfloat16` they score the answers again, in the forwards of the first update, and
 # `ratio_error_at_start` ([17](17_bug_zoo.ipynb)) is 0. The doctor allows 0.001 then, in float32 0.0001.
 #
+# **Why the weights stay in float32.** Rounding harms training in a second place. Between 1 and 2 the
+# numbers of bfloat16 are 1/128 apart, so what is less than half of that is rounded away when it is added,
+# every time. Updates of RL are that small.
+#
+# > **Predict, then run.** A weight is 1, and 1,000 updates add 0.001 each. Where does it end in float32,
+# > and where in bfloat16?
+#
+# One remedy is **stochastic rounding**: up or down by chance, the nearer neighbour more often, so that the
+# mean is exact. bfloat16 is the first half of a float32's bits. So add random bits to the second half, and
+# cut it off:
+
+
+# %%
+def rounded_by_chance(x, generator):
+    """float32 -> the bfloat16 number above or below (as float32), which on average is x."""
+    noise = torch.randint(0, 2**16, x.shape, generator=generator, dtype=torch.int32)
+    return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32)
+
+
+coins, (exact, nearest, by_chance) = torch.Generator().manual_seed(0), torch.ones(3, 1000)
+for _ in range(1000):
+    exact = exact + 0.001
+    nearest = (nearest + 0.001).bfloat16().float()
+    by_chance = rounded_by_chance(by_chance + 0.001, coins)
+print(f"float32 {exact.mean():.3f}, bfloat16 {nearest.mean():.3f}", end="")
+print(f", by chance {by_chance.mean():.3f} (deviation of one weight {by_chance.std():.2f})")
+assert torch.equal(by_chance.bfloat16().float(), by_chance)  # these are numbers of bfloat16
+holds((nearest == 1).all(), "a thousand updates leave no trace in bfloat16")
+holds(abs(by_chance.mean() - 2) < 0.02, "rounded by chance they arrive, on average")
+
+weights = torch.cat([p.detach().flatten() for p in base.parameters()])
+before, shares = weights.bfloat16().float(), {}
+for update in (1e-6, 1e-5, 1e-4, 1e-3):
+    shares[update] = float(((before + update).bfloat16().float() != before).float().mean())
+    print(f"an update of {update:.0e} changes {shares[update]:.0%} of the base model's weights")
+holds(shares[1e-6] < 0.05, "at the learning rates of large models nearly every update is lost")
+
+# %% [markdown]
+# Adam moves a weight by about the learning rate, whatever its gradient. So with weights in bfloat16 and the
+# rate of 1e-6 that papers use, nearly nothing would be learned, and no error would say so. Therefore
+# trainers keep a **float32 copy** of the trained weights (the *master weights*) and of Adam's moments. What
+# else is kept in float32, and why:
+#
+# | in float32 | because |
+# | --- | --- |
+# | trained weights and Adam's moments | small updates add up |
+# | log-softmax, log-probs, ratios, KL, advantages | differences of nearly equal numbers |
+# | sums over tokens and answers | many small numbers are added to a large one |
+#
+# Products of matrices and what they leave for the backward pass can be bfloat16, and so can frozen models
+# and the sampler's copy. `--precision bfloat16` does that here: inside the models products are bfloat16,
+# weights, heads and losses stay float32 (`precision` in [harness/device.py](../harness/device.py)).
+#
 # ## 6. The loop
 #
 # What does an older sampler change in GRPO? Who draws, one weight for each token, and the weight in the

@@ -35,6 +35,9 @@ SAME_NAME = {
 LIBRARY = {
     "attention": partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True),
     "answered_returns": advantages.discounted_returns,
+    "bounded_pull": lambda new, old, A, clip, most: losses.dual_clip(
+        losses.clipped_surrogate(new, old, A, clip, clip), A, most
+    ),
     "distillation_loss": lambda student, teacher: kl_from_logits(teacher, student),
     "gae": lambda *arguments: advantages.gae(*arguments)[0],
     "k3": kl.k3,
@@ -133,6 +136,17 @@ def narrow(log_probs: Any, old: Any, advantages: Any, clip_low: float, clip_high
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
+def clipped_for_all(new: Any, old: Any, advantages: Any, clip: float, most: float) -> Any:
+    """Bad tokens are held by the ordinary clip from above as well."""
+    return -(new - old).exp().clamp(1 - clip, 1 + clip) * advantages
+
+
+def weighed_only(new: Any, old: Any, advantages: Any, clip: float, most: float) -> Any:
+    """The right numbers, whose ratio is no more than a weight of the loss."""
+    numbers = load("bounded_pull").solution(new, old, advantages, clip, most)
+    return numbers.detach() * (1 + 0.5 * (new - new.detach()))
+
+
 def ipo_of_the_chosen(chosen: Any, rejected: Any, ref: Any, ref_rejected: Any, beta: float) -> Any:
     gap = (chosen - ref) - (2 * rejected.detach() - rejected - ref_rejected)
     return (gap - 1 / (2 * beta)) ** 2
@@ -149,6 +163,8 @@ def ipo_of_the_chosen(chosen: Any, rejected: Any, ref: Any, ref_rejected: Any, b
         ("gae", lambda r, V, mask, gamma, lam: load("gae").solution(r, V, mask, lam, gamma), "lam"),
         ("clipped_surrogate", narrow, "clip_high"),
         ("k3", lambda p, ref: load("k3").solution(p, ref).clamp(max=1.0), "1"),
+        ("bounded_pull", clipped_for_all, ""),
+        ("bounded_pull", weighed_only, "gradient"),
         # of these some worked case is what a typical mistake gives, and they are not that mistake
         ("response_mask", without_rows_cut_off, "place"),
         ("group_advantages", by_absolute_deviation, "place"),
@@ -197,3 +213,26 @@ def test_the_solution_on_a_page_passes_its_check() -> None:
         name = re.findall(r"^def (\w+)", code, re.M)[-1]
         said = verdict(exercise, space[name])
         assert said.word == "right", f"{page}, {exercise}: {said.text}"
+
+
+def functions_to_change() -> Iterator[tuple[str, str, str]]:
+    """(exercise, code as it stands, solution) of each "change one line": a whole function, and no stub."""
+    solutions = {name: code for _, name, code in folded_solutions()}
+    for page in sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py")):
+        for cell in re.split(r"^# %%.*\n", page.read_text(encoding="utf-8"), flags=re.M):
+            asked = re.search(r'(def my_\w+\(.*?)\n\n\ncheck\("(\w+)"', cell, re.DOTALL)
+            if asked and not re.search(r"\.\.\.|return None", asked[1]):
+                yield asked[2], asked[1], solutions[asked[2]]
+
+
+def test_a_function_to_be_changed_is_one_line_away_from_right() -> None:
+    found = list(functions_to_change())
+    assert found
+    for name, start, solution in found:
+        space: dict[str, Any] = {"torch": torch}
+        exec(start, space)
+        said = verdict(name, space[f"my_{name}"])
+        assert said.word == "mistake", f"{name}: {said.text}"
+        wrong, right = start.strip().splitlines(), solution.strip().splitlines()
+        assert len(wrong) == len(right)
+        assert sum(a != b for a, b in zip(wrong, right, strict=True)) == 1

@@ -45,8 +45,8 @@ def test_a_page_is_graded_by_what_it_asks_and_goes_on_after_an_error(tmp_path: P
     page = tmp_path / "10_mine.py"
     page.write_text(RIGHT_WHITEN)
     graded = grade.grade(page, seed=4711)
-    assert points(graded) == {"rloo_loss": 0, "whiten": 1, "whose_advantages": 0}
-    assert (graded["points"], graded["of"]) == (1, 3)
+    assert points(graded) == {"rloo_loss": 0, "whiten": 1, "who_rises": 0, "whose_advantages": 0}
+    assert (graded["points"], graded["of"]) == (1, 4)
     assert {row["name"]: row["word"] for row in graded["exercises"]}["whose_advantages"] == "empty"
     assert len(graded["stopped"]) == 1 and "ValueError" in graded["stopped"][0]
 

@@ -235,6 +235,54 @@ def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, be
 
 @exercise(
     case(
+        "A = -1: a bad token at ratio 6 pulls as hard as one at ratio 3, and one at 2 is as before",
+        [[3.0, 2.0, 0.8]],
+        log_probs=logs([[0.6, 0.4, 0.1]]), old_log_probs=logs([[0.1, 0.2, 0.2]]),
+        advantages=[[-1.0]], clip=0.2, most=3.0,
+    ),
+    case(
+        "A = +2: a good token is clipped as before at ratio 1.5 and at 4, and is pulled back up at 0.5",
+        [[-2.4, -2.4, -1.0]],
+        log_probs=logs([[0.6, 0.4, 0.1]]), old_log_probs=logs([[0.4, 0.1, 0.2]]),
+        advantages=[[2.0]], clip=0.2, most=3.0,
+    ),
+    random=some(
+        "log_probs old_log_probs advantages=advantages_of_rows clip", most=(1.5, 2.5)
+    ),
+    constants="old_log_probs advantages",
+    mistakes="""
+        ratio.clamp(max=most) * advantages -> ratio * advantages
+            nothing has changed yet: a bad token that has become six times as likely pulls six times as
+            hard. Which of the two products does the minimum take there?
+        ratio.clamp(max=most) -> ratio.clamp(1 - clip, most)
+            you bound the ratio from below as well. A good token that has become less likely is no longer
+            pulled up: a lower bound belongs to the clipped product alone.
+        torch.minimum(ratio.clamp(max=most) * advantages, clipped * advantages)
+        -> ratio.clamp(max=most) * advantages
+            the clip is gone: good tokens are pushed on until the new bound.
+        ratio.clamp(1 - clip, 1 + clip) -> ratio.clamp(1 - clip, most)
+            you have given good tokens more room: they are pushed on until the new bound. The bound is for
+            bad ones, which the clip does not hold from above.
+        ratio.clamp(max=most) * advantages -> (ratio * advantages).clamp(min=-most)
+            you bound ratio times A, which is right for A = -1 alone. Bound the ratio, then multiply.
+        ratio.clamp(max=most) -> (ratio.clamp(max=most) / ratio).detach() * ratio
+            the numbers are right, but a token beyond the bound is still pushed. A plain clamp has no
+            gradient there.
+        return -gain -> return gain
+            this is the objective, which is maximised. The line to change is another one.
+    """,
+)  # fmt: skip
+def bounded_pull(log_probs, old_log_probs, advantages, clip, most):
+    """From log_probs and old_log_probs (N, T), advantages (N, 1), clip and most, compute the clipped
+    surrogate's loss of each token, (N, T), in which no bad token counts with a ratio above `most`."""
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    gain = torch.minimum(ratio.clamp(max=most) * advantages, clipped * advantages)
+    return -gain
+
+
+@exercise(
+    case(
         "values that have moved from 0.2 to 0.6, advantages 0.8: the target is still 1", 0.08,
         values=[[0.6, 0.6]], old_values=[[0.2, 0.2]], advantages=[[0.8, 0.8]], mask=lengths(2),
     ),
