@@ -8,6 +8,10 @@
 # "rejection sampling" stage takes, combine rewards without one drowning the others, choose a group size,
 # forecast the memory of a GPU, and find the cause of a jump in a log.
 #
+# The way of this page: five published recipes (1), the stage that looks least like RL (2), how rewards are
+# combined (3) and prompts are chosen (4), the settings (5), what changes with packed rows (6) and many GPUs
+# (7), and where to look when a curve jumps (8).
+#
 # **You need** [04](04_policy_gradients_and_baselines.ipynb), [07](07_grpo.ipynb),
 # [12](12_verifiable_rewards.ipynb) and [14](14_dpo_and_pg_grpo.ipynb).
 #
@@ -41,7 +45,10 @@ plots.use()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# ## 1. Four recipes
+# ## 1. Five recipes
+#
+# *Five reports, each as a table of stages. Look at who pays in each of them: a reward model, people's
+# pairs, or a rule.*
 #
 # **InstructGPT** (Ouyang et al. 2022, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)) has the three
 # stages that later ones vary:
@@ -66,6 +73,23 @@ torch.set_num_threads(1)
 # | DPO on the newest pairs, plus some likelihood of the chosen answer | [14] | `rl.dpo_engine` |
 # | the mean of several models' weights | nowhere here | - |
 #
+# **Tülu 3** (Lambert et al. 2024, [arXiv:2411.15124](https://arxiv.org/abs/2411.15124)) published its data,
+# code and settings, and gave RL with *verifiable rewards* the name that it has since, RLVR:
+#
+# | stage | here | command |
+# | --- | --- | --- |
+# | fine-tuning on prompts chosen by skill | [03] | `gpt.finetuning` |
+# | DPO by means *per token*, on its own and other models' answers | [14] | `--length-norm --beta 5` |
+# | RLVR: PPO that a rule pays | [09], [12] | `rl.ppo_engine --data sums` |
+#
+# Its DPO divides each answer's log-ratio by the answer's length, $h = \frac{1}{L_w} \log \frac{\pi(y_w)}
+# {\pi_{ref}(y_w)} - \frac{1}{L_l} \log \frac{\pi(y_l)}{\pi_{ref}(y_l)}$, so that a long answer does not win
+# by its length. Means are smaller than sums, therefore its $\beta$ is 5, where DPO's usual one is 0.1. In
+# the last stage a right answer earns 10 and a wrong one nothing, and there is a KL in the reward. A reward
+# model takes part only as the critic's start: it does not pay, because the rule alone did better. The last
+# stage raised the scores of what it pays for. Their report also shows that a rule can be over-optimised:
+# with a small $\beta$ the policy goes far, and its average over all tasks falls.
+#
 # **DeepSeek-R1** ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)). R1-Zero is GRPO on a base model
 # with two rules as its rewards: is the answer right, and does it stand in the asked format? R1 adds stages
 # around it, because R1-Zero's thoughts were hard to read:
@@ -89,12 +113,19 @@ torch.set_num_threads(1)
 # | GRPO with the changes below | [11], [19] | `rl.grpo_variants_engine` |
 # | its rewards: checkers of mathematics, code, instructions; a judging model | [12], [23] | section 3 |
 #
-# The changes: no KL and no division by the deviation, a higher upper clip, a mean over all tokens,
-# truncated weights because the sampler lags, and groups without spread left out and replaced.
+# Its changes to GRPO are choices that you know:
 #
-# All but R1-Zero start with imitation, because RL can only reward what is sometimes sampled. They differ
-# in who pays, and that decides the rest: a rule cannot be flattered, so the KL may go; a learned reward
-# can, so it stays or the rounds are short and each has a new reward model.
+# | change | page |
+# | --- | --- |
+# | no KL, and a clip that is higher above | [12], [11] |
+# | no division by the deviation, and one mean over all tokens | [11] |
+# | truncated weights, because the sampler lags | [19] |
+# | groups without spread are left out and replaced | [11] |
+#
+# **What is alike, and what differs?** All but R1-Zero start with imitation, because RL can only reward what
+# is sometimes sampled. They differ in who pays, and that decides the rest. A rule cannot be flattered, so
+# the KL may become small or go. A learned reward can be flattered. So there the KL stays, or the rounds are
+# short and each begins with a new reward model.
 #
 # [03]: 03_pretraining_and_sft.ipynb
 # [06]: 06_reward_model.ipynb
@@ -109,10 +140,14 @@ torch.set_num_threads(1)
 #
 # ## 2. Rejection sampling is a policy gradient
 #
-# Sample answers, keep those with reward 1, fine-tune on them: rejection sampling, or expert iteration if
-# it is repeated (STaR, Zelikman et al. 2022, [arXiv:2203.14465](https://arxiv.org/abs/2203.14465)). No
-# advantage, no ratio. What does the first step of it follow? With $J = \sum_y \pi(y) R(y)$ and $R$ in {0,
-# 1}:
+# *Two of the five recipes have this stage. It looks like supervised learning. This section shows which
+# gradient it takes.*
+#
+# Sample answers, keep those with reward 1, and fine-tune on them. That is rejection sampling, or expert
+# iteration if it is repeated (STaR, Zelikman et al. 2022,
+# [arXiv:2203.14465](https://arxiv.org/abs/2203.14465)). It has no advantage and no ratio. But look at its
+# first step. The rewards $R$ are 0 or 1, so $J = \sum_y \pi(y) R(y)$ is the share of right answers, and
+# what was kept is distributed like the policy's right answers:
 #
 # $$- \nabla \underbrace{\mathbb{E}_{y \sim \pi(\cdot \mid R = 1)}
 # [- \log \pi(y)]}_{\mathrm{fine\ tuning\ on\ what\ was\ kept}}
@@ -133,16 +168,20 @@ torch.testing.assert_close(by_fine_tuning, by_policy_gradient / J.detach())
 print("J", round(J.item(), 3), "policy gradient", by_policy_gradient.tolist())
 
 # %% [markdown]
-# The gradients agree up to the number $1 / J$. So rejection sampling *is* REINFORCE with rewards 0 and 1
-# and no baseline, and each of its choices is one that you know:
+# The gradients agree up to the number $1 / J$. So the first step of rejection sampling *is* REINFORCE with
+# rewards 0 and 1 and no baseline. Three things follow from that.
 #
-# - **$1 / J$ weighs prompts.** With a fixed number of kept answers for every prompt, a prompt solved in one
-#   of 20 tries counts 20 times as much as it does in $\nabla J$. If *all* right answers are pooled, the $J$
-#   cancels, and easy prompts fill the data. GRPO divides by $\sqrt{J (1 - J)}$: for hard prompts that lies
-#   between the two, and it raises the easiest prompts as well.
-# - **There is no push down.** A wrong answer loses probability only because the right ones gain.
-# - **Later steps are off-policy.** The kept answers stay the same while the policy moves, without ratio
-#   or clip. The limit is $\pi(y \mid R = 1)$: the policy's own right answers, in its own proportions.
+# **$1 / J$ weighs prompts.** Suppose that the same number of answers is kept for every prompt. Then a
+# prompt that is solved in one of 20 tries counts 20 times as much as it does in $\nabla J$. If instead
+# *all* right answers are kept, the $J$ cancels, because an easy prompt has more of them. So easy prompts
+# fill the data. GRPO divides by $\sqrt{J (1 - J)}$. For hard prompts that lies between the two; for the
+# easiest ones it raises the weight as well. The next picture shows all three.
+#
+# **There is no push down.** A wrong answer loses probability only because the right ones gain.
+#
+# **Later steps are off-policy.** The kept answers stay the same while the policy moves, and there is
+# neither a ratio nor a clip. In the limit the policy becomes $\pi(y \mid R = 1)$: its own right answers,
+# in its own proportions.
 
 # %%
 p = torch.linspace(0.01, 0.99, 99)
@@ -160,9 +199,9 @@ A = group_advantages(groups, 8)[:, 0]
 print("in a group with one right answer of eight GRPO gives it", round(A[0].item(), 2))
 
 # %% [markdown]
-# **Recorded.** The demo's 24 seeds compare fine-tuning on preferred answers (of recorded pairs), picking
-# the best of eight by the reward model, and GRPO. All three begin with the same start, and gold is what an
-# answer is truly worth, from 0 to 1:
+# **Recorded.** How far does one round lead? The demo's 24 seeds compare three ways from the same start:
+# fine-tuning on the preferred answers of recorded pairs, picking the best of eight answers by the reward
+# model, and GRPO. Gold is what an answer is truly worth, from 0 to 1:
 
 # %%
 seeds = json.loads(Path("../docs/demo_seeds.json").read_text(encoding="utf-8"))
@@ -184,14 +223,16 @@ holds(mean["fine-tuned"] < mean["best of 8"] < mean["GRPO"], "GRPO goes further 
 
 # %% [markdown]
 # One round can at most make the best of what the start samples now. Another round samples from the better
-# policy, which is why Llama 3 has six, and why a policy gradient is the case of a new round after every
+# policy, and that is why Llama 3 has six. A policy gradient is the extreme case: a new round after every
 # step.
 #
 # ## 3. Several rewards
 #
+# *Recipes pay for more than one thing. This section adds rewards up, and then attacks one of them.*
+#
 # A reward for being right, one for the format, a little for the length: their sum is one number, and a
-# group's z-score sees the sum. What matters is each part's **spread within a group**, not its size. Four
-# answers, a judge whose scores are near 7, and a length in tokens:
+# group's z-score sees only the sum. So what matters is each part's **spread within a group**, not its size.
+# Here are four answers. A judge's scores are all near 7, and the length is in tokens:
 
 # %%
 judge, tokens = torch.tensor([7.1, 7.0, 6.9, 7.2]), torch.tensor([210.0, 180, 240, 260])
@@ -211,17 +252,25 @@ holds(group_advantages(total, 4).argmax() == 1, "in the sum the shortest answer 
 holds((each[0] + 0.3 * each[1]).argmax() != 1, "weighed by their spread it does not")
 
 # %% [markdown]
-# In the sum the *shortest* answer wins, though the judge ranks it third. Either bring each reward to the
-# same spread and then weigh them, or (DeepSeek-R1, Llama 3) pay different prompts by different rewards,
-# so that they never meet in one group. `--reward-model A B` pays the mean or the lowest of several (page
-# [13](13_when_the_proxy_breaks.ipynb)), which is a guard, not a second goal.
+# In the sum the *shortest* answer wins, though the judge ranks it third, because lengths differ more than
+# scores. There are two ways out. Bring each reward to the same spread first, and then weigh them (the last
+# column; page [12](12_verifiable_rewards.ipynb), section 8). Or pay different prompts by different rewards,
+# as DeepSeek-R1 and Llama 3 do, so that two rewards never meet in one group. (`--reward-model A B` is
+# something else: it pays the mean or the lowest of several models (page
+# [13](13_when_the_proxy_breaks.ipynb)), as a guard and not as a second goal.)
 #
-# **Format rewards** are learned first, because any answer can earn them. Added, they pay a wrong answer
-# in the right form; as a gate (format *times* right) they do not, but then nothing is paid at the
-# beginning. R1-Zero adds them. Watch both curves apart.
+# **Format rewards** are learned first, because any answer can earn them. There are two ways to pay them:
 #
-# **A sandbox** runs code that a policy wrote. The verifier is itself attacked: here a naive one trusts
-# the exit status. **Predict:** which of these four answers to "write `double(x)`" earn 1?
+# | | a wrong answer in the right form | at the beginning |
+# | --- | --- | --- |
+# | added: format *plus* right | is paid | something is paid |
+# | as a gate: format *times* right | is not paid | hardly anything is paid |
+#
+# R1-Zero adds them. Then watch both curves apart, because their sum rises while only the form is learned.
+#
+# **A sandbox** runs code that a policy wrote. There the verifier itself is attacked. The naive one below
+# trusts the exit status of a program. **Predict:** which of these four answers to "write `double(x)`" earn
+# 1?
 
 # %%
 ANSWERS = {
@@ -261,13 +310,19 @@ plots.table(["answer", "by exit status", "with a proof"], [[n, *r] for n, r in r
 holds(rewards["leaves"] == [1.0, 0.0], "an answer that leaves fools the exit status")
 
 # %% [markdown]
-# A policy finds `os._exit(0)` as surely as it finds a reward model's favourite word. (And this process is
-# no security: a real sandbox has no network, its own file system, and limits of memory and of processes.)
+# "leaves" ends the program before the test runs, with the status that means success. A policy finds such a
+# line as surely as it finds a reward model's favourite word, because it is paid. The proof helps: only a
+# test that has run to its end can print it. (This process is no security, though. A real sandbox has no
+# network, its own file system, and limits of memory and of processes.)
 #
 # ## 4. Which prompts, and how many answers each?
 #
-# A group without spread teaches nothing. With success $p$ and group size $G$ it has some with probability
-# $1 - p^G - (1 - p)^G$. A step has a budget of answers, so count informative groups **per answer** as well:
+# *A step can sample so many answers and no more. This section spends them.*
+#
+# A group without spread teaches nothing. If an answer is right with probability $p$, a group of $G$ has
+# some spread with probability $1 - p^G - (1 - p)^G$ (page [12](12_verifiable_rewards.ipynb), section 4).
+# A larger group has it more often, but costs more answers. So count informative groups **per answer** as
+# well:
 
 
 # %%
@@ -301,20 +356,26 @@ holds(
 )
 
 # %% [markdown]
-# By this count small groups always win. What speaks for a large group is the noise of its baseline, whose
-# variance falls like $1 / G$, and prompts with $p$ below $1 / G$, which a small group seldom sees solved.
-# Papers take 8 to 64: DeepSeekMath's GRPO 64 answers
-# ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), DAPO 16 for each of 512 prompts
+# By this count small groups always win. Two things speak for a large group. Its baseline is less noisy,
+# because the variance of a mean falls like $1 / G$. And a prompt with $p$ below $1 / G$ is seldom solved
+# in a small group at all. Papers take 8 to 64. For example, DeepSeekMath's GRPO takes 64 answers to a
+# prompt ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), and DAPO takes 16 to each of 512 prompts
 # ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)).
 #
-# **Curriculum.** As the policy learns, prompts become too easy: they move to the right end of the left
-# panel, where hardly a group teaches. So measure $p$ with the start, drop what is always or never solved,
-# prefer $p$ near one half (Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), samples prompts
-# by their failure rate), or draw until enough groups have spread (DAPO's dynamic sampling, page
-# [11](11_grpo_family.ipynb)). A prompt whose checker is wrong is never solved, and looks hard; read ten of
-# them.
+# **Curriculum.** As the policy learns, prompts become too easy. They move to the right end of the left
+# panel, where hardly a group teaches. There are three remedies:
+#
+# - **Before the run**, measure $p$ with the start, and drop what is always or never solved.
+# - **In the run**, prefer prompts with $p$ near one half. For example, Kimi k1.5
+#   ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) samples prompts by their failure rate.
+# - **In the step**, draw until enough groups have spread: DAPO's dynamic sampling (page
+#   [11](11_grpo_family.ipynb), section 7).
+#
+# Read ten of the prompts that are never solved, too. Some of them are not hard: their checker is wrong.
 #
 # ## 5. Learning rate and beta by size
+#
+# *Two numbers of every command, and where to begin with them.*
 #
 # The larger the model, the smaller the rate. This is the repository's table of starting points. One row
 # was measured, and the others say that they were not:
@@ -331,17 +392,32 @@ rates = [row[2] for row in rows if row[0] == "larger"]
 holds(rates == sorted(rates, reverse=True), "larger models have smaller rates")
 
 # %% [markdown]
-# From papers: 1e-6 for GRPO at 7 billion (DeepSeekMath) and at 32 billion (DAPO), 3e-6 for R1-Zero, and
-# 1e-5 for DPO and for fine-tuning the largest model of Llama 3. **Beta** does not follow
-# size but *what is penalised*: 0.02 a token in InstructGPT's reward, 0.04 in DeepSeekMath's loss, 0.001
-# in R1's, 0.1 in DPO's sigmoid. Page [05](05_what_a_kl_is.ipynb), section 6, converts between them; what
-# can be compared between runs is the KL in nats per answer that they reach.
+# Papers report these:
+#
+# | rate | of |
+# | --- | --- |
+# | 1e-6 | GRPO with 7 billion weights (DeepSeekMath), and with 32 billion (DAPO) |
+# | 3e-6 | R1-Zero |
+# | 1e-5 | DPO, and fine-tuning, of the largest Llama 3 |
+#
+# **Beta** does not follow the size of the model, but *what is penalised*:
+#
+# | beta | of |
+# | --- | --- |
+# | 0.02 | a KL per token in the reward (InstructGPT) |
+# | 0.04, 0.001 | a KL in the loss (DeepSeekMath, R1) |
+# | 0.1 | the gap in DPO's sigmoid; 5 where it is a mean over tokens (Tülu 3) |
+#
+# So betas of different places cannot be compared. Page [05](05_what_a_kl_is.ipynb), section 6, converts
+# between them. What can be compared between runs is the KL that they reach, in nats per answer.
 #
 # ## 6. Packing, and the token that comes twice
 #
+# *Two things that go wrong without an error, where rows are made.*
+#
 # Short texts leave much padding, so trainers put several into one row (Krell et al. 2021,
-# [arXiv:2107.02027](https://arxiv.org/abs/2107.02027)). Then a text must not see its neighbour. One head of
-# attention, two texts of three tokens, the second alone and behind the first:
+# [arXiv:2107.02027](https://arxiv.org/abs/2107.02027)). Then a text must not see its neighbour. Here is one
+# head of attention, and two texts of three tokens. We compute the second text alone, and behind the first:
 
 # %%
 x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
@@ -363,22 +439,33 @@ print("positions", positions.tolist())
 holds(leak > 0.1, "without the blocks the second text sees the first")
 
 # %% [markdown]
-# Two more things have to be settled. Is the loss divided by *tokens of answers* or by *texts* (page
-# [26](26_what_a_loss_is_divided_by.ipynb))? And the border must not be trained, because there the last
-# token of one text would predict the first of the next. This repository pads and does not pack.
+# Two more things have to be settled. The border must not be trained, because there the last token of one
+# text would predict the first of the next. And is the loss divided by *tokens of answers* or by *texts*
+# (page [26](26_what_a_loss_is_divided_by.ipynb))? This repository pads and does not pack.
 #
-# **Double BOS.** A chat template often writes the begin-of-text token into the text, and the tokenizer
-# adds another one. Nothing fails; the model reads a start that it has never seen. Print the first ten ids
-# of a training row and of a prompt at sampling time, once, by eye: `ids[0] == ids[1]` is the fault, and a
-# prompt that lacks the answer's opening mark is its sister. Every command here prints its first prompt
-# for that reason.
+# **Double BOS.** A chat template often writes the begin-of-text token into the text, and then the
+# tokenizer adds another one. Nothing fails, but the model reads a start that it has never seen. So print
+# the first ten ids of a training row, and of a prompt at sampling time, and look at them once. If `ids[0]
+# == ids[1]`, that is the fault. Its sister is a prompt that lacks the answer's opening mark. Every
+# command here prints its first prompt for that reason.
 #
 # ## 7. Seven billion weights on eight GPUs
 #
-# Adam in mixed precision keeps 16 bytes for a trained weight: 2 for it and 2 for its gradient in
-# bfloat16, 12 for the float32 copy and two moments. A frozen model keeps 2. ZeRO and FSDP (Rajbhandari et
-# al. 2019, [arXiv:1910.02054](https://arxiv.org/abs/1910.02054)) divide all of these by the number of
-# GPUs and gather a layer when it is needed:
+# *First what has to fit into memory, then what changes where sampler and trainer are two programs.*
+#
+# With Adam in mixed precision a trained weight takes 16 bytes. (Page
+# [19](19_when_the_sampler_is_not_the_policy.ipynb), section 5, says why the copy is there.)
+#
+# | bytes | for |
+# | --- | --- |
+# | 2 | the weight, in bfloat16 |
+# | 2 | its gradient, in bfloat16 |
+# | 4 | its copy in float32 |
+# | 8 | Adam's two moments in float32 |
+#
+# A frozen model needs only the first row. ZeRO and FSDP (Rajbhandari et al. 2019,
+# [arXiv:1910.02054](https://arxiv.org/abs/1910.02054)) divide all of these by the number of GPUs, and
+# gather a layer when it is needed:
 
 
 # %%
@@ -399,30 +486,43 @@ plots.table(
 holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fit on eight")
 
 # %% [markdown]
-# (In this repository everything trained is float32, and [docs/lora.md](../docs/lora.md) counts that; LoRA
-# trains so few weights that the first column shrinks to the frozen ones.) What else changes:
+# (In this repository everything trained is float32, and [docs/lora.md](../docs/lora.md) counts that. LoRA
+# trains so few weights that the first column shrinks to the frozen ones.) Four more things change.
 #
-# - **A serving engine samples**, because most of the time goes into generation: vLLM
-#   ([arXiv:2309.06180](https://arxiv.org/abs/2309.06180)) keeps many answers' caches in pages. It holds a
-#   copy of the weights in its own layout, often two or four GPUs together (tensor parallel).
-# - **Weight sync.** After each update the new weights go there: 14 GB in bfloat16 for 7 billion.
-#   Colocated engines take turns on the same GPUs and sleep in between; separate ones work at the same
-#   time, one or more updates late (HybridFlow, [arXiv:2409.19256](https://arxiv.org/abs/2409.19256), is a
-#   framework for such layouts).
-# - **Two programs, two log-probs.** Engine and trainer round differently, and the copy may be old. So
-#   score the answers again with the trainer, log $|\rho - 1|$ before the first update, and correct what
-#   is left (page [19](19_when_the_sampler_is_not_the_policy.ipynb)).
-# - **Stragglers.** A batch waits for its longest answer. One can stop it and go on in the next batch
-#   (partial rollouts), or set a limit that costs (`--missing-eos-penalty`, page
-#   [09](09_ppo.ipynb), section 8).
+# **A serving engine samples**, because most of the time goes into generation. For example, vLLM
+# ([arXiv:2309.06180](https://arxiv.org/abs/2309.06180)) keeps the caches of many answers in pages. It holds
+# a copy of the weights in its own layout, often on two or four GPUs together (tensor parallel).
+#
+# **Weight sync.** After each update the new weights have to go there. Seven billion weights are 14 GB in
+# bfloat16, so the link decides what that costs:
+
+# %%
+for link, gigabytes_a_second in (("10 Gbit/s network", 1.25), ("400 Gbit/s network", 50.0)):
+    print(f"{link}: {2 * 7 / gigabytes_a_second:.1f} s for each update")
+
+# %% [markdown]
+# *Colocated* engines avoid the network. They take turns with the trainer on the same GPUs, and sleep in
+# between. *Separate* ones work at the same time, but one or more updates late. (HybridFlow,
+# [arXiv:2409.19256](https://arxiv.org/abs/2409.19256), is a framework for such layouts.)
+#
+# **Two programs, two log-probs.** Engine and trainer round differently, and the copy may be old. So score
+# the answers again with the trainer, and log $|\rho - 1|$ before the first update. Then correct what is
+# left (page [19](19_when_the_sampler_is_not_the_policy.ipynb)).
+#
+# **Stragglers.** A batch waits for its longest answer. Some trainers stop it and go on with it in the next
+# batch (partial rollouts). Others set a limit that costs (`--missing-eos-penalty`, page [09](09_ppo.ipynb),
+# section 8).
 #
 # In this repository `--ranks 8` repeats the whole model on every rank and divides the answers
-# ([docs/ranks.md](../docs/ranks.md)): no sharding, no serving engine, and the ratio before the first
-# update is 1 because sampler and trainer are the same code.
+# ([docs/ranks.md](../docs/ranks.md)). It has neither sharding nor a serving engine. So the ratio before the
+# first update is 1, because sampler and trainer are the same code.
 #
 # ## 8. The KL jumps, or the gradient
 #
-# Ask in this order, because each makes the later ones unreadable:
+# *At some step a curve leaves its path. Five questions find the cause.*
+#
+# Ask them in this order, because each makes the later ones unreadable. For example, with old weights in the
+# sampler every other curve is wrong as well:
 #
 # | ask | look at | then |
 # | --- | --- | --- |
@@ -432,11 +532,11 @@ holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fi
 # | d. Is the reward exploited? | reward rises, people (or gold) fall | stop earlier; a new reward model |
 # | e. Is the step too large? | KL and gradient grow, reward falls | an older checkpoint, half the rate |
 #
-# (For a, 0.05 is what bfloat16 may do; float32 stays below 0.0001. For d, page
-# [13](13_when_the_proxy_breaks.ipynb).)
+# (For a, 0.05 is what bfloat16 may do; float32 stays below 0.0001. Page
+# [13](13_when_the_proxy_breaks.ipynb) is about d.)
 #
-# `python -m report.doctor RUN` asks most of these of a recorded run. Going back a few checkpoints and
-# skipping the batches is common practice for e; doing so for a or d only hides them.
+# `python -m report.doctor RUN` asks most of these of a recorded run. For e it is common practice to go back
+# a few checkpoints and to skip the batches. For a or d the same would only hide the cause.
 #
 # ## Exercises
 #
@@ -475,7 +575,7 @@ check_answer("cause_of_the_jump", ..., MINE)
 
 # %% [markdown]
 # **To think about.** A stage of your recipe improves its own measure and worsens the one before it. Which
-# of the four recipes has an answer to that, and what does it pay for it?
+# of the five recipes has an answer to that, and what does it pay for it?
 #
 # ## To remember
 #
