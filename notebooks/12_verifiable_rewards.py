@@ -8,11 +8,11 @@
 # without bias, say when a group teaches something, give credit to steps, and say what a policy learns
 # first of several rewards.
 #
-# **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained
-# against it long enough finds out where it is wrong. A sum needs no stand-in: the reward is then a
-# few lines of Python, and it cannot be over-optimised in the same way. But another question arises:
-# *does the rule read what the policy means?* DeepSeek-R1
-# ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)) is the best-known use.
+# **Why.** A learned reward model is a stand-in for what we want. A policy that is trained against it long
+# enough finds out where it is wrong. A sum needs no stand-in, because a few lines of Python can check it,
+# so such a reward cannot be over-optimised in the same way. But another question arises: *does the rule
+# read what the policy means?* The best-known use is DeepSeek-R1
+# ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)).
 #
 # | section | question |
 # | --- | --- |
@@ -88,8 +88,10 @@ tokenizer = load_tokenizer("glassbox")
 # %% [markdown]
 # ## 1. Finding the answer
 #
-# A response is free text. The rule looks at the **response alone**: an answer in the prompt must not
-# count, not even when the policy copies the prompt. The naive rule takes the last number of the text.
+# *A rule must first find the answer in a text. This section shows where the obvious way fails.*
+#
+# A response is free text. The rule looks at the **response alone**, because an answer in the prompt must
+# not count, not even when the policy copies the prompt. The naive rule takes the last number of the text.
 # **Predict, then run:** in which of these ten responses does it read something other than the writer
 # meant?
 
@@ -123,23 +125,25 @@ plots.table(["response", "last number", "library", ""], rows, shade={"differs": 
 assert library == ["15", None, "9", "7", "1/2", "$1,234.50", None, "42", "8", None]
 
 # %% [markdown]
-# `None` is not an error. A response without an answer is *wrong*, and the share of such responses is
-# logged as `unanswered`. The library's order is fixed and written down, because a reader of a result
-# must be able to say what counted:
+# `None` is not an error. It says that there is no answer. Such a response is *wrong*, and the share of them
+# is logged as `unanswered`. In which order the library looks is fixed and written down, because a reader of
+# a result must be able to say what counted:
 
 # %%
 print(inspect.getdoc(verifiable))
 plots.code(read_answer, docstring=False)
 
 # %% [markdown]
-# Any rule has a price. This one takes the 7 of "5, or maybe 7", and it rewards a "7" after nonsense,
-# because it checks only the number and not the reasoning.
+# Any rule has a price. For example, this one takes the 7 of "5, or maybe 7". And it rewards a "7" after
+# nonsense, because it checks only the number and not the reasoning.
 #
 # ## 2. When two answers are equal
 #
-# The library compares two answers as fractions where both are numbers, and as text otherwise. Python's
-# `float` would accept `NaN`, `Infinity` and `1_000`, and every extra way to be right is a way to be
-# right by accident.
+# *The answer is found. Is "1,000" the same as "1000"?*
+#
+# The library compares two answers as fractions where both are numbers, and as text otherwise. Why not by
+# Python's `float`? It would accept `NaN`, `Infinity` and `1_000`, and every extra way to be right is a way
+# to be right by accident.
 
 # %%
 pairs = [
@@ -153,13 +157,19 @@ assert equal == [True] * 9 + [False] * 3
 plots.code(meaning, docstring=False)
 
 # %% [markdown]
-# A unit after a number changes nothing: 5 cm, 5 cm² and 5% are 5. Where the truth is a percentage, its
-# share of one is right too: 0.5 for 50%. A decimal comma is read where it cannot stand between
-# thousands, so `0,5` is 0.5, and `1,000` stays a thousand. A number that the response denies ("not 5",
-# "5以外") or offers beside another ("five or 5") is no answer.
+# More cases, each with its reason:
+#
+# | written | read as | because |
+# | --- | --- | --- |
+# | `5 cm`, `5 cm²`, `5%` | 5 | a unit after a number changes nothing |
+# | `0.5`, where the truth is `50%` | right | it is the share of one that the percentage means |
+# | `0,5` | 0.5 | a decimal comma is read where it cannot stand between thousands |
+# | `1,000` | 1000 | here it can |
+# | `not 5`, `5以外` | no answer | the response denies the number |
+# | `five or 5` | no answer | it offers the number beside another one |
 #
 # **Formulas** are a library's work. [math-verify](https://github.com/huggingface/Math-Verify)
-# (`pip install math-verify`) reads them, and is a reward of three lines:
+# (`pip install math-verify`) reads them. With it a reward has three lines:
 #
 # ```python
 # from math_verify import parse, verify
@@ -168,7 +178,7 @@ plots.code(meaning, docstring=False)
 #     return float(ended and verify(parse(f"${record.answer}$"), parse(response)))
 # ```
 #
-# What each of the two rules gives (math-verify 0.9.0; it is not installed here):
+# Which rule is better? Here is what each of the two gives (math-verify 0.9.0; it is not installed here):
 #
 # | response | truth | ours | math-verify |
 # | --- | --- | --- | --- |
@@ -182,21 +192,23 @@ plots.code(meaning, docstring=False)
 # | `7 dozen` | `7` | 0 | 1 |
 # | `<think>so 42` | `42` | 0 | 1 |
 #
-# Neither contains the other. Try a rule on the responses that your policy writes before you pay it.
+# Each is right in cases where the other is wrong, because one knows formulas and the other one knows how
+# people write. So try a # rule on the responses that *your* policy writes, before you pay by it.
 #
 # ## 3. What an answer earns
+#
+# *From "right or wrong" to the advantages of GRPO, on a task that is small enough to train here.*
 #
 # The reward of response $i$:
 #
 # $$R_i = 1 \text{ if the answer is right, else } 0 \text{ (or } -1\text{)}$$
 #
-# A response that was cut off before its end is wrong, whatever it says. A rule that raises an
-# exception gives what a wrong answer gets and is counted (`rule_errors`): there is one reward for every
-# row, always.
+# A response that was cut off before its end is wrong, whatever it says. And where the rule itself raises an
+# exception, the response gets what a wrong one gets, and is counted (`rule_errors`). So there is always one
+# reward for every row.
 #
-# Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy
-# answers to them. Half of the numbers are wrong, and three answers in ten give none. It is trained here
-# from nothing.
+# Now a small task: questions such as "What is 7+8?". A GPT of two layers is trained here, from nothing, on
+# sloppy answers to them. Half of their numbers are wrong, and three answers in ten have no number at all.
 
 # %%
 records = [PromptRecord(f"What is {a}+{b}?\n", str(a + b)) for a in range(12) for b in range(12)]
@@ -246,9 +258,9 @@ assert answer_match(PromptRecord("What is 0+7?\n", "7"), "What is 0+7? It is har
 # %% [markdown]
 # A copied question earns nothing, although its last number is sometimes the right one (0+7).
 #
-# Next come the advantages of the same responses, token by token. With GRPO it does not matter whether
-# a wrong answer earns 0 or -1: the group's mean and deviation take out shift and scale. A group in
-# which all are right, or none is, stays white.
+# Next come the advantages of the same responses, token by token. With GRPO it does not matter whether a
+# wrong answer earns 0 or -1, because the group's mean and deviation take out shift and scale. A group in
+# which all are right, or none is, stays white: nobody in it did better than the others.
 
 # %%
 A = group_advantages(rewards, G)
@@ -265,13 +277,18 @@ show_tokens(texts, {"advantage": A * mask, "reward": rewards[:, None] * mask},
 # %% [markdown]
 # ## 4. What 0 and 1 can teach
 #
-# We use two terms. The **success rate** $p$ of a prompt is the chance that *one* response is right;
-# over a batch it is `correct_rate` in the log, and pass@1 in a report (section 5). The **solve
-# rate** is the share of prompts with *at least one* right response among $G$ (`solve_rate`), and
-# `solve_rate_all` is the share with nothing but right ones.
+# *Some groups stayed white. How many will that be?*
 #
-# In a group of equal rewards every advantage is 0. With $G$ independent samples, a group teaches
-# something with probability
+# We need three words. The first is about responses, the other two are about prompts:
+#
+# | word | meaning | in the log |
+# | --- | --- | --- |
+# | success rate $p$ | the chance that *one* response is right (pass@1 of section 5) | `correct_rate` |
+# | solve rate | the share of prompts with *at least one* right response of $G$ | `solve_rate` |
+# | | the share of prompts with nothing but right ones | `solve_rate_all` |
+#
+# In a group of equal rewards every advantage is 0. Of $G$ independent responses all are right with
+# probability $p^G$, and all are wrong with $(1 - p)^G$. So a group teaches something with probability
 #
 # $$1 - p^G - (1 - p)^G$$
 
@@ -303,14 +320,16 @@ plt.show()
 
 # %% [markdown]
 # (Dots: 4,000 simulated groups each.) Prompts that are too easy and prompts that are too hard are both
-# wasted. Hence larger groups for hard prompts, and DAPO's dynamic sampling
+# wasted. There are two remedies: larger groups for hard prompts, and DAPO's dynamic sampling
 # ([11_grpo_family](11_grpo_family.ipynb), section 7).
 #
 # ## 5. pass@k
 #
-# One number hides a lot. *pass@1* is the share of right samples. *pass@k* is the chance that at least
-# one of $k$ is right. From $n \ge k$ samples of which $c$ are right, the unbiased estimate counts the
-# subsets of $k$ without a right one (Chen et al. 2021,
+# *Training is next. First we need a number that shows what it changed.*
+#
+# One number hides a lot. *pass@1* is the share of right samples. *pass@k* is the chance that at least one
+# of $k$ samples is right. To estimate it, draw $n \ge k$ samples, of which $c$ are right, and look at all
+# subsets of $k$ of them. The unbiased estimate counts the subsets without a right one (Chen et al. 2021,
 # [arXiv:2107.03374](https://arxiv.org/abs/2107.03374), Eq. 1):
 #
 # $$\mathrm{pass@}k = 1 - \binom{n - c}{k} \Big/ \binom{n}{k}$$
@@ -343,14 +362,16 @@ holds(
 )
 
 # %% [markdown]
-# The obvious estimate comes out too low: it draws the $k$ samples with replacement, so that one
-# sample may fill several of the $k$ places, and fewer different ones are tried.
+# The obvious estimate comes out too low. It draws the $k$ samples with replacement, so one sample may fill
+# several of the $k$ places. Then fewer different ones are tried than pass@k means.
 #
 # ## 6. Training with the rule
 #
+# *Thirty steps of GRPO, paid by the rule.*
+#
 # GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because this rule has
-# no blind spot that so short an answer could use (page [25](25_steering_a_published_model.ipynb) has one
-# that does). **Predict, then run:** what happens to pass@1? And to pass@32?
+# no blind spot that so short an answer could use. (Page [25](25_steering_a_published_model.ipynb) has a
+# reward that does.) **Predict, then run:** what happens to pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(
@@ -397,26 +418,31 @@ for row in log:
     assert abs(row["zero_spread_groups"] - (1 - unequal)) < 1e-6
 
 # %% [markdown]
-# Read the columns together. The policy samples a right answer much more often than before. It does
-# so by giving up "I do not know" and by preferring the likelier number, and both were in the base
-# model already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was
-# about as good as the policy is now, and with 32 tries it solved about as many questions.
-# Training has **sharpened** what was there. Whether longer training on larger models goes beyond
-# that is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)).
-# A report of pass@1 alone cannot settle it. `report.json` of every run with a rule has all three.
+# Read the columns together. The policy samples a right answer much more often than before. How does it do
+# that? It has given up "I do not know", and it prefers the likelier number. Both were in the base model
+# already, and two columns show it. With the likeliest token at every step (`greedy_accuracy`) the base
+# model was about as good as the policy is now. And with 32 tries it solved about as many questions.
+#
+# So training has **sharpened** what was there. Whether longer training of larger models goes beyond that
+# is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report of pass@1 alone
+# cannot settle it, because it looks the same in both cases. `report.json` of every run with a rule has
+# all three numbers.
 #
 # **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
 # `--reward my_file.py:my_function` with a rule of your own.
 #
 # ## 7. A reward for every step
 #
-# A right answer may hide a wrong step, and a wrong answer many right ones. Where steps can be checked,
-# each can have a reward of its own: process supervision (Shao et al. 2024,
+# *So far an answer had one reward. Here every step of it has one.*
+#
+# A right answer may hide a wrong step, and a wrong answer many right ones. Where steps can be checked, each
+# can have a reward of its own. That is process supervision (Shao et al. 2024,
 # [arXiv:2402.03300](https://arxiv.org/abs/2402.03300), section 4.1.3).
 #
-# In the sums world an answer may write its steps, column by column with carries. The second answer
-# below goes wrong in its middle step, the third in its first. Their later steps are right in
-# themselves, but the error carries through to the answer. The last one writes no steps.
+# In the sums world an answer may write its steps, column by column with carries. Here are four answers to
+# 347 + 588. The first is right. The second goes wrong in its middle step, and the third in its first. Their
+# later steps are right in themselves, but the error carries through to the answer. The last one writes no
+# steps.
 
 # %%
 G = 4
@@ -440,9 +466,9 @@ rewards = torch.tensor([sums.exact_match(record, text, True) for text in texts])
 print(record.prompt, "one reward per answer:", rewards.tolist())
 
 # %% [markdown]
-# `CheckedSteps` cuts a response into steps, so that each token belongs to exactly one of them: the
-# written sums, then the answer. A step is worth 1 if it is right. (The last column is the answer. The
-# fourth response has no other step.)
+# `CheckedSteps` cuts a response into steps: first the written sums, then the answer. Each token belongs to
+# exactly one step. A step is worth 1 if it is right, and else 0. (The last column is the answer. The fourth
+# response has no other step.)
 
 # %%
 steps = CheckedSteps(sums, tokenizer)(written, rewards)
@@ -459,15 +485,22 @@ assert [int(n) for n in steps.mask.sum(1)] == [4, 4, 4, 1]
 assert torch.equal(steps.rewards.sum(1), torch.tensor([4.0, 2.0, 2.0, 0.0]))
 
 # %% [markdown]
-# **From step rewards to advantages.** All step rewards of all responses to a prompt form one set
-# $\mathbf R$. Each is normalised with its mean and standard deviation. A token at $t$ then gets the sum
-# over the steps that end at $t$ or later (the step $j$ of response $i$ ends at token $e_{i,j}$):
+# **From step rewards to advantages.** Two things are done. First, all step rewards of all responses to a
+# prompt form one set $\mathbf R$, and each is normalised with the mean and the standard deviation of that
+# set. Then a token gets the sum over its own step and all later ones, because what it did can matter for
+# all of these. With $e_{i,j}$ for the token at which step $j$ of response $i$ ends:
 #
 # $$\tilde r_{i,j} = \frac{r_{i,j} - \mathrm{mean}(\mathbf R)}{\mathrm{std}(\mathbf R)}, \qquad
 # \hat A_{i,t} = \sum_{j \,:\, e_{i,j} \ge t} \tilde r_{i,j}$$
 #
-# Numbers small enough for paper: two responses with steps that end at tokens 1, 3 and 0, 2, worth 2, 1
-# and 0, 1. The mean is 1 and the standard deviation 0.816. Naively:
+# Numbers small enough for paper:
+#
+# | | first step ends at token | is worth | second step ends at token | is worth |
+# | --- | --- | --- | --- | --- |
+# | response 1 | 1 | 2 | 3 | 1 |
+# | response 2 | 0 | 0 | 2 | 1 |
+#
+# The mean of the four rewards is 1, and their standard deviation is 0.816. Naively:
 
 # %%
 step_rewards, step_ends = [[2.0, 1.0], [0.0, 1.0]], [[1, 3], [0, 2]]
@@ -528,20 +561,25 @@ holds(
 )
 
 # %% [markdown]
-# With one reward all tokens of the second response are pushed down equally. With one per step the tokens
-# of its wrong step are pushed down most: they are blamed for it and for the wrong answer that came from
-# it. The step *after* the error is blamed for the wrong answer only, and its own *credit* (its share of
-# praise) makes up for a part of that. The right first step is pushed down too, but less than the wrong
-# one: it has its own credit, and the blame of everything that followed.
+# With one reward all tokens of the second response are pushed down equally. With one per step they differ.
+# In the order of its steps:
+#
+# - **The right first step** is pushed down too, but less. It has its own *credit* (its share of praise),
+#   but also the blame for everything that followed.
+# - **The wrong second step** is pushed down most. It is blamed for itself, and for the wrong answer that
+#   came from it.
+# - **The right third step** is blamed for the wrong answer only, and its own credit makes up for a part of
+#   that.
 #
 # Three things to know before using it.
 #
-# 1. Nothing divides by the number of steps. A response of four steps can have an advantage four times as
-#    large.
-# 2. One mean serves all steps. Where most are right, a right one earns little and a wrong one costs much.
+# 1. Nothing divides by the number of steps. So a response of four steps can have an advantage four times as
+#    large as one of a single step.
+# 2. One mean serves all steps. So where most steps are right, a right one earns little and a wrong one
+#   costs much.
 # 3. A reward model that was trained on whole responses does not know what a *step* is worth. Its scores
 #    inside a response are a heuristic (`rl/rewards/step_rewards.py` says so where it offers them). Steps
-# that a rule checks do not have this problem.
+#    that a rule checks do not have this problem.
 #
 # In the engine this is a difference of a few lines:
 
@@ -555,10 +593,12 @@ plots.difference(
 # %% [markdown]
 # ## 8. Right, in the right form, and short
 #
-# Few rewards stay alone. One pays the right answer, another one its form (`####` before the number), a
-# third one a short answer. `--reward rule my_rewards.py:form my_rewards.py:brief` pays their sum, and
-# each has a column of its own in the log: `reward/rule`, `reward/form`, `reward/brief`. Here it is again
-# the small task of section 6, with three seeds. **Predict, then run:** what does the policy learn first?
+# *The last question: what happens where several rewards are added up?*
+#
+# Few rewards stay alone. One pays the right answer, another one its form (`####` before the number), and
+# a third one a short answer. `--reward rule my_rewards.py:form my_rewards.py:brief` pays their sum, and
+# each has a column of its own in the log: `reward/rule`, `reward/form`, `reward/brief`. We take the small
+# task of section 6 again, with three seeds. **Predict, then run:** what does the policy learn first?
 
 
 # %%
@@ -614,16 +654,17 @@ holds(
 )
 
 # %% [markdown]
-# What is cheap comes first. Every answer can be made short and begin with `####`, so almost every group
-# teaches that; a right answer is rare, and nothing about it is alike from question to question. A curve
-# of the sum alone would have looked like success. It is the simplest case of a *hacked* reward: nobody
-# cheated, but what was learned is not what was meant.
+# What is cheap comes first. Every answer can be made short and can begin with `####`, so almost every
+# group teaches that. A right answer is rare, and nothing about it is alike from question to question. A
+# curve of the sum alone would have looked like success. It is the simplest case of a *hacked* reward:
+# nobody cheated, but what was learned is not what was meant.
 #
-# **How loud is each reward?** In a sum a reward is heard by how much it *varies*: two short answers
-# differ by a few characters, which is 0.1 here, and a right and a wrong one by 1. GDPO (Liu et al. 2026,
-# [arXiv:2601.05242](https://arxiv.org/abs/2601.05242)) normalises each reward in its group and then adds
-# them up, so that each is heard by its *weight*. Two rewards of 0 or 1 in groups of two, of which the
-# first group differs in one and the second in both:
+# **How loud is each reward?** In a sum a reward is heard by how much it *varies* within a group. For
+# example, a right and a wrong answer differ by 1, but two short answers differ by a few characters, and
+# that is 0.1 here. GDPO (Liu et al. 2026, [arXiv:2601.05242](https://arxiv.org/abs/2601.05242)) turns
+# this round. It normalises each reward in its group first and adds them up afterwards, so that each is
+# heard by its *weight*. A small example has two rewards of 0 or 1 and two groups of two answers. The
+# answers of the first group differ in one reward, those of the second group in both:
 
 # %%
 two = torch.tensor([[1.0, 0], [0, 0], [1, 1], [0, 0]])  # (N, K)
@@ -633,12 +674,13 @@ plots.code(gdpo_advantages, docstring=False)
 
 # %% [markdown]
 # Only with GDPO does an answer that is better in both get a larger advantage than one that is better in
-# one, which is what its paper is about. But a
-# character of length is now as loud as a right answer. In these three seeds the policy gives up right
-# answers for answers that are about half a character shorter, so that fewer are right than at the start.
-# Neither way is better by itself: in the sum a reward's scale is a hidden weight, and with GDPO the
-# weights alone decide (`--reward-weights 1 0.3 0.1`), so they have to be chosen. A reward of weight 0
-# pays nothing and has its curve all the same, which is how to watch what you mean while you pay what you
+# one. That is what its paper is about. But now a character of length is as loud as a right answer. In
+# these three seeds the policy gives up right answers for answers that are about half a character shorter,
+# so that fewer are right than at the start.
+#
+# Neither way is better by itself. In the sum a reward's scale is a hidden weight. With GDPO the weights
+# alone decide (`--reward-weights 1 0.3 0.1`), so they have to be chosen. A weight may be 0: such a reward
+# pays nothing, and has its curve all the same. That is how to watch what you mean while you pay what you
 # can measure.
 #
 # ## 9. Exercises

@@ -7,11 +7,13 @@
 # **After this page you can** compare objectives by the angles of their gradients, test an advantage, a
 # reward and an engine of your own against GRPO, and write a report that somebody else can check.
 #
-# This page computes every engine's gradient on one rollout and measures the angles between them, and
-# to the exact gradient. Then you write an advantage, a reward and an engine, and compare them with
-# GRPO. It ends with three open experiments and an exam on the whole course. You need
-# [07](07_grpo.ipynb), [09](09_ppo.ipynb) and [11](11_grpo_family.ipynb). It takes about twenty
-# seconds, after start-up.
+# The way of this page: all objectives side by side (1), the angles between their gradients (2), an
+# advantage, a reward and an engine of your own (3), three open experiments (4), and an exam on the whole
+# course (5).
+#
+# **You need** [07](07_grpo.ipynb), [09](09_ppo.ipynb) and [11](11_grpo_family.ipynb).
+#
+# **It takes** about twenty seconds, after start-up.
 
 # %%
 import itertools
@@ -37,7 +39,10 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 1. All objectives in one notation
 #
-# The same table is [docs/cheat_sheet.md](../docs/cheat_sheet.md), with the symbols of
+# *What are we comparing? Do not learn this table by heart. Find one row that you know, then read its
+# neighbours and look for what differs.*
+#
+# It is also [docs/cheat_sheet.md](../docs/cheat_sheet.md), and its symbols are explained in
 # [docs/glossary.md](../docs/glossary.md#symbols).
 
 # %%
@@ -46,11 +51,13 @@ plots.document("cheat_sheet")
 # %% [markdown]
 # ## 2. One rollout, every gradient
 #
-# A formula does not show how far apart two objectives are, but their gradients do. We take a policy
-# whose answers can be listed, as on [page 04](04_policy_gradients_and_baselines.ipynb): there are two
-# letters, and an EOS ends an answer of at most three tokens. That makes 15 answers. There are
-# **two prompts**, with 7 prefixes each and 3 logits for each prefix: 42 numbers are the whole
-# policy.
+# *Two formulas may look alike and push in different directions, or the other way round. So this section
+# compares the pushes.*
+#
+# We take a policy whose answers can be listed, as on [page 04](04_policy_gradients_and_baselines.ipynb).
+# There are two letters, and an EOS ends an answer of at most three tokens. That makes 15 answers, which
+# begin in 7 different ways (the *prefixes*). The policy has 3 logits for each prefix, for each of **two
+# prompts**. So 42 numbers are the whole policy, and a gradient has 42 numbers too.
 
 # %%
 EOS, T, G, PROMPTS = 0, 3, 8, 2
@@ -73,8 +80,8 @@ def log_probs_of(theta, prompt, answer):
 
 
 # %% [markdown]
-# The expected reward is a sum of 15 terms for each prompt. Its gradient needs no sample. It is what
-# all engines try to follow:
+# The expected reward is a sum of 15 terms for each prompt, so its gradient needs no sample. This exact
+# gradient is what all engines try to follow:
 #
 # $$\nabla J = \nabla \, \mathrm{mean}_x \sum_y \pi(y \mid x) R(x, y)$$
 
@@ -104,9 +111,10 @@ def angle(a, b):
 
 
 # %% [markdown]
-# One rollout: $G = 8$ answers to each prompt. The engines differ in the advantage and in the average.
-# Here are both, one line each, with the library's functions. PPO gets a perfect critic: with 15
-# answers, the value of a prefix is a sum as well.
+# An engine does not know that sum. It sees one rollout, here $G = 8$ answers to each prompt. The engines
+# differ in two choices: the advantage, and the average over tokens. Here are both, one line each, with the
+# library's functions. (PPO gets a perfect critic, because with 15 answers the value of a prefix is a sum as
+# well.)
 
 
 # %%
@@ -202,16 +210,24 @@ plots.heat(
 axis.tick_params(axis="x", rotation=40)
 
 # %% [markdown]
-# (RF is short for REINFORCE.) Read the last column first. On one rollout of 16 answers every engine
-# is at least 30 degrees away from the truth. REINFORCE and REINFORCE++ are nearly at a right angle
-# to it. Then look for the zeros. RLOO and Dr. GRPO point the same way: whether the group's mean
-# includes the answer itself changes the advantage by a constant factor only. GRPO, GSPO, SAPO and the
-# single model coincide too, and so do DAPO and CISPO. Before the first update every ratio is 1, no clip
-# acts, and what is left is the advantage and the average. PG-GRPO adds DPO's gradient with a weight of
-# 0.1, which hardly turns it.
+# (RF is short for REINFORCE.) How to read the table:
 #
-# **Predict:** is the distance to the exact gradient noise, which more answers would reduce, or does
-# an engine's gradient point elsewhere even on average? Average 120 rollouts and see.
+# - **The last column** is the angle to the truth. On one rollout of 16 answers every engine is at least 30
+#   degrees away from it. REINFORCE and REINFORCE++ are nearly at a right angle to it.
+# - **A zero** says that two engines push alike. There are three such families, because before the first
+#   update every ratio is 1 and no clip acts: only the advantage and the average are left.
+#
+# | they push alike | because |
+# | --- | --- |
+# | RLOO, Dr. GRPO | a mean with or without the answer itself differs by a constant factor only |
+# | GRPO, GSPO, SAPO, the single model | same advantage, same average; they differ in ratio and clip |
+# | DAPO, CISPO | the same, with one mean over all tokens |
+#
+# - **A small angle** is PG-GRPO's to GRPO, because it adds DPO's gradient with a weight of only 0.1.
+#
+# An angle to the truth can have two causes. It may be noise, which more answers would reduce. Or an engine
+# may point elsewhere even on average, which is bias. **Predict:** which of the two is it, for which engine?
+# Average 120 rollouts and see.
 
 # %%
 SEEDS = 120
@@ -237,16 +253,24 @@ holds(
 # %% [markdown]
 # The grey bars are noise and bias together. The blue ones are mostly bias.
 #
-# - **RLOO, Dr. GRPO and PPO point along the exact gradient** on average. So would REINFORCE, but it
-#   has so much noise that 120 rollouts leave 20 degrees.
-# - **All of GRPO's family but Dr. GRPO divide by the group's deviation.** The flat second prompt then
-#   weighs as much as the first, and the direction turns by between 20 and 30 degrees. DPO, which sees only
-#   the best and the worst answer of a group, turns by about as much.
-# - **REINFORCE++ is the surprise.** Its baseline is the mean of the batch, so here nearly every
-#   answer to the easy prompt has a positive advantage and nearly every answer to the hard one a
-#   negative one. A constant advantage cancels in a *sum* over an answer's tokens, because
-#   $\mathbb{E} [\nabla \log \pi(y)] = 0$. It does not cancel in a *mean*, which multiplies by $1 / L$:
-#   the constant then rewards long or short answers. That is the next cell.
+# **RLOO, Dr. GRPO and PPO point along the exact gradient** on average. So would REINFORCE, but it has so
+# much noise that 120 rollouts leave 20 degrees.
+#
+# **All of GRPO's family but Dr. GRPO divide by the group's deviation.** The rewards of the second prompt
+# differ little, so its deviation is small, and after the division it weighs as much as the first prompt.
+# That turns the direction by between 20 and 30 degrees. DPO turns it by about as much, because it sees
+# only the best and the worst answer of a group.
+#
+# **REINFORCE++ is the surprise.** It takes three steps to see why:
+#
+# 1. Its baseline is the mean of the batch. So here nearly every answer to the easy prompt has a positive
+#   advantage, and nearly every answer to the hard one has a negative one. To a good part the advantage is
+#   a constant of the prompt.
+# 2. In a *sum* over an answer's tokens a constant cancels, because $\mathbb{E} [\nabla \log \pi(y)] = 0$.
+# 3. In a *mean* it does not cancel, because every answer's gradient is multiplied by $1 / L$. Then the
+#    constant rewards short or long answers.
+#
+# If that is right, the same advantage with a sum must point nearly along the truth. The next cell tries it:
 
 # %%
 mixed = {"mean over an answer's tokens": by_answer, "sum over an answer's tokens": summed}
@@ -269,8 +293,10 @@ holds(of_mean > 2 * of_sum, "the mean over tokens turns REINFORCE++, the sum doe
 #
 # ## 3. Homework: an advantage of your own
 #
-# Enumerate before you train: an angle takes a second, a run takes minutes. Here is an advantage that
-# no engine has: the group's *median* is the baseline, so that one lucky answer does not make all the
+# *Now it is your turn: first an advantage, then a reward, an engine, and a fair comparison.*
+#
+# Enumerate before you train, because an angle takes a second and a run takes minutes. Here is an advantage
+# that no engine has. The group's *median* is the baseline, so that one lucky answer does not make all the
 # others bad. Change it to an idea of yours.
 #
 # **Predict:** does the median keep the direction of the exact gradient, as the mean does?
@@ -297,10 +323,10 @@ for name in forms:
 holds(average["my advantage"] < 12, "the median keeps the direction of the exact gradient")
 
 # %% [markdown]
-# A baseline may depend on the *other* answers without a bias; the median depends on the answer
-# itself, too, and so does the mean. The mean's part of its own answer shrinks every advantage by the
-# same factor $(G - 1) / G$. The median's part depends on where the answer stands, so it is a bias,
-# but here 120 rollouts are too few to see it.
+# Is that lucky? A baseline may depend on the *other* answers without a bias. But both the mean and the
+# median of the group depend on the answer itself, too. For the mean that is harmless, because it shrinks
+# every advantage by the same factor $(G - 1) / G$. For the median it depends on where the answer stands,
+# so it is a bias. Here 120 rollouts are too few to see it.
 #
 # **Then a reward.** One function of a text is enough, and one flag:
 #
@@ -323,13 +349,20 @@ plots.difference(
 # [the kit](../conformance/README.md). Flags, the report, `--resume` and the doctor work at once.
 #
 # **Which learning rate?** Adam moves every weight by about the learning rate, whatever the gradient's
-# size. An output that adds up $D$ inputs can then move by up to $D$ times that, so wider models need
-# smaller rates: a few $10^{-4}$ for our 0.9 million weights, $2 \cdot 10^{-5}$ for the 135 million of
-# page 25, $10^{-6}$ for GRPO's 7 billion. Try three rates for ten steps, and take the largest whose KL
-# grows steadily.
+# size. An output that adds up $D$ inputs can then move by up to $D$ times that. So wider models need
+# smaller rates:
 #
-# **Then a comparison.** One run proves nothing: two seeds of one engine can differ as much as two engines
-# do. Same starts, same prompts, three seeds, and the *paired* difference with its interval:
+# | weights | rate |
+# | --- | --- |
+# | our 0.9 million | a few $10^{-4}$ |
+# | the 135 million of page [25](25_steering_a_published_model.ipynb) | $2 \cdot 10^{-5}$ |
+# | the 7 billion of GRPO's paper | $10^{-6}$ |
+#
+# Try three rates for ten steps, and take the largest whose KL grows steadily.
+#
+# **Then a comparison.** One run proves nothing, because two seeds of one engine can differ as much as two
+# engines do. So take the same starts, the same prompts and three seeds, and look at the *paired* difference
+# with its interval:
 #
 # ```
 # python -m gpt.pretraining --data sums          # once: the base model of that world
@@ -352,10 +385,18 @@ plots.difference(
 # 3. **The KL in the reward or in the loss?** At the same distance from the reference, the two may end at
 #    different rewards. Compare them at equal KL, not at equal $\beta$.
 #
-# **A good report** has: the question and your guess from before the run; one change; what was held
-# equal (tokens, KL, time: say which); the command and the seeds; a table with intervals; the figure of
-# every seed; what failed; and what would change your mind. Seeds on which you chose a setting are
-# not its test.
+# **A good report** has eight parts:
+#
+# 1. the question, and your guess from before the run,
+# 2. one change,
+# 3. what was held equal (tokens, KL or time: say which),
+# 4. the command and the seeds,
+# 5. a table with intervals,
+# 6. a figure with every seed,
+# 7. what failed,
+# 8. and what would change your mind.
+#
+# Seeds on which you chose a setting are not its test.
 #
 # <details>
 # <summary>A report to grade against: the median of section 3</summary>
@@ -376,11 +417,11 @@ plots.difference(
 #
 # </details>
 #
-# **Before you start, choose a beta.** Under the reference the reward of an answer is distributed
-# normally, with mean 0 and deviation 1. Which $\beta$ lets the best policy for reward minus $\beta$ KL
-# ([05](05_what_a_kl_is.ipynb), section 7) go exactly as many nats as the table says? Work it out, or list
-# many answers and search. (Under that best policy the reward is normal again, with the same deviation and
-# the mean $1 / \beta$.)
+# **Before you start, choose a beta.** Suppose that under the reference the reward of an answer is
+# distributed normally, with mean 0 and deviation 1. Page [05](05_what_a_kl_is.ipynb), section 7, has the
+# best policy for reward minus $\beta$ KL. Which $\beta$ lets it go exactly as many nats as the table
+# says? Work it out, or list many answers and search. (Under that best policy the reward is normal again,
+# with the same deviation and the mean $1 / \beta$.)
 
 # %%
 from course.entered import check_answer, table
@@ -392,11 +433,11 @@ table("beta_for_some_nats", MINE)
 check_answer("beta_for_some_nats", ..., MINE)
 
 # %% [markdown]
-# **And read a comparison.** Your engine and GRPO's from the same three starts, at the end. How wide is
-# the 95% interval of the difference, from its middle to one end? (That is Student's 97.5% point, with two
-# degrees of freedom 4.303, times the standard error $s / \sqrt n$ of the paired differences:
-# [page 21](21_which_would_you_have_believed.ipynb), section 1.) Then say whether you have seen a
-# difference.
+# **And read a comparison.** The table has the rewards of your engine and of GRPO's at the end, from the
+# same three starts. How wide is the 95% interval of the difference, from its middle to one end? (It is
+# Student's 97.5% point times the standard error $s / \sqrt n$ of the paired differences. With two degrees
+# of freedom that point is 4.303: [page 21](21_which_would_you_have_believed.ipynb), section 1.) Then say
+# whether you have seen a difference.
 
 # %%
 table("half_width", MINE)

@@ -175,7 +175,7 @@ print("J", round(J.item(), 3), "policy gradient", by_policy_gradient.tolist())
 # prompt that is solved in one of 20 tries counts 20 times as much as it does in $\nabla J$. If instead
 # *all* right answers are kept, the $J$ cancels, because an easy prompt has more of them. So easy prompts
 # fill the data. GRPO divides by $\sqrt{J (1 - J)}$. For hard prompts that lies between the two; for the
-# easiest ones it raises the weight as well. The next picture shows all three.
+# easiest ones it raises the weight as well. The picture below shows these three weights.
 #
 # **There is no push down.** A wrong answer loses probability only because the right ones gain.
 #
