@@ -576,7 +576,7 @@ holds(
 # 1. Nothing divides by the number of steps. So a response of four steps can have an advantage four times as
 #    large as one of a single step.
 # 2. One mean serves all steps. So where most steps are right, a right one earns little and a wrong one
-#   costs much.
+#    costs much.
 # 3. A reward model that was trained on whole responses does not know what a *step* is worth. Its scores
 #    inside a response are a heuristic (`rl/rewards/step_rewards.py` says so where it offers them). Steps
 #    that a rule checks do not have this problem.

@@ -264,8 +264,8 @@ holds(
 # **REINFORCE++ is the surprise.** It takes three steps to see why:
 #
 # 1. Its baseline is the mean of the batch. So here nearly every answer to the easy prompt has a positive
-#   advantage, and nearly every answer to the hard one has a negative one. To a good part the advantage is
-#   a constant of the prompt.
+#    advantage, and nearly every answer to the hard one has a negative one. To a good part the advantage is
+#    a constant of the prompt.
 # 2. In a *sum* over an answer's tokens a constant cancels, because $\mathbb{E} [\nabla \log \pi(y)] = 0$.
 # 3. In a *mean* it does not cancel, because every answer's gradient is multiplied by $1 / L$. Then the
 #    constant rewards short or long answers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -406,6 +407,19 @@ def test_tables_differ_by_number_and_not_by_call(name: str) -> None:
     assert entered.sheet(name, 3) == entered.sheet(name, 3)
     answers = {str(entered.right_answer(name, number)) for number in range(30)}
     assert len(answers) >= 3
+
+
+def test_the_step_after_the_prediction_shows_what_is_right() -> None:
+    """The page's own run, on tables of many readers."""
+    page = (grade.FOLDER / "10_rloo_and_reinforce_plus_plus.py").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^def after_one_step.*?(?=\n\n\n)", page, re.DOTALL | re.MULTILINE)
+    space: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
+    exec(code, space)
+    for number in range(100):
+        changes = space["after_one_step"](entered.sheet("who_rises", number).rows)
+        assert (changes.abs() > 1e-5).all(), number
+        rises = "".join(itertools.compress("abcd", (changes > 0).tolist()))
+        assert rises == entered.right_answer("who_rises", number), number
 
 
 @pytest.mark.parametrize(
