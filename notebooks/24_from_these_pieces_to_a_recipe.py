@@ -79,7 +79,7 @@ torch.set_num_threads(1)
 # | stage | here | command |
 # | --- | --- | --- |
 # | fine-tuning on prompts chosen by skill | [03] | `gpt.finetuning` |
-# | DPO by means *per token*, on its own and other models' answers | [14] | `--length-norm --beta 5` |
+# | DPO by means per token, own and others' answers | [14] | `rl.dpo_engine --length-norm --beta 5` |
 # | RLVR: PPO that a rule pays | [09], [12] | `rl.ppo_engine --data sums` |
 #
 # Its DPO divides each answer's log-ratio by the answer's length, $h = \frac{1}{L_w} \log \frac{\pi(y_w)}
