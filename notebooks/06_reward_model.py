@@ -577,9 +577,9 @@ holds(all(row[4] < row[2] for row in rows), "a majority's verdict is worth less 
 # %% [markdown]
 # Where new pairs are free, one label for each is best, because a second label of the same pair tells about
 # the same direction once more, and a new pair tells about another one. Where a pair costs several labels,
-# the money spent on few labels goes into pairs, and asking three people pays. In no row is the majority's
-# verdict as good as the votes themselves: two votes of three say that the pair is close, and the majority
-# throws that away. These are numbers of *this* model, and the gaps between neighbours are small.
+# asking three people pays, because with one label each most of the money would go into the pairs. In no row
+# is the majority's verdict as good as the votes themselves: two votes of three say that the pair is close,
+# and the majority throws that away. These are numbers of *this* model, and neighbours differ by little.
 #
 # So the rule has two parts. Train on many pairs with one label each as long as pairs are cheap, and keep
 # the votes where you have several. And ask several people about *some* pairs whatever it costs, because
