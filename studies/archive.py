@@ -25,9 +25,17 @@ from studies.pages import Numbers, drawing
 
 WORLDS = {"reviews": ("gold reward", "kl_2"), "sums": ("exact match", "kl_1")}  # what, equal KL
 CURVES = {
-    "reviews": "On reviews every engine climbs GRPO's curve; they differ in how far they go",
-    "sums": "On sums most engines climb a little above GRPO's curve, and go about as far",
+    "reviews": "On reviews all curves lie near GRPO's, and three starts cannot tell them apart",
+    "sums": "On sums most curves lie a little above GRPO's, and three starts cannot tell them apart",
 }
+# The engines of one budget, as the figures name them.
+ENGINES = {
+    "ppo": "PPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++",
+    "reinforce_pp_baseline": "REINFORCE++, group mean", "grpo_single_model": "single-model GRPO",
+    "dapo": "DAPO", "dr_grpo": "Dr. GRPO", "gspo": "GSPO", "cispo": "CISPO",
+    "cispo_5": "CISPO, bound 5", "sapo": "SAPO", "grpo_iterative": "iterative GRPO",
+    "grpo_process": "process GRPO",
+}  # fmt: skip
 # The corrections of the off-policy table by what they do.
 CORRECTIONS = {
     "none": "no correction", "token_tis": "a weight a token, at most 2",
@@ -64,7 +72,9 @@ def draw_budget(numbers: Numbers, docs: Path) -> None:
                 for place, engine in enumerate(engines):
                     draw_difference(axis, place, found[engine] or {})
                 axis.axvline(0, color=COLOURS["exact"], linewidth=1)
-                axis.set_yticks(range(len(engines)), engines, fontsize=SMALL + 0.5)
+                axis.set_yticks(
+                    range(len(engines)), [ENGINES[each] for each in engines], fontsize=SMALL + 0.5
+                )
                 axis.tick_params(axis="x", labelsize=SMALL)
                 axis.locator_params(axis="x", nbins=5)
                 axis.set_title(f"{world}, {told}", fontsize=10)
@@ -94,7 +104,7 @@ def draw_curves(numbers: Numbers, docs: Path) -> None:
             for place, (axis, engine) in enumerate(zip(axes, others, strict=True)):
                 axis.plot(*median_curve(runs[engine]), label="the engine", **GOLD)
                 axis.plot(*median_curve(runs["grpo"]), label="GRPO", **OTHER)
-                axis.set_title(engine, fontsize=9.5)
+                axis.set_title(ENGINES[engine], fontsize=9.5)
                 if place % 4 == 0:
                     axis.set_ylabel(WORLDS[world][0], fontsize=9.5)
 
@@ -116,7 +126,7 @@ def draw_off_policy(page: str, docs: Path) -> None:
     table = off_policy_table(page)
     names = [name for name in CORRECTIONS if name in table]
     titles = {
-        "reviews": "Reviews: weights of whole answers\ndo harm, those of tokens do not",
+        "reviews": "Reviews: weights of whole answers harm,\nno harm of token weights was seen",
         "sums": "Sums: every correction prevents\na part of the collapse",
     }
     with drawing(docs / "off_policy.png", WIDTH, 3.9) as figure:
@@ -140,28 +150,28 @@ def draw_off_policy(page: str, docs: Path) -> None:
         legend_below(figure, axes)
 
 
-# The policies of the recording with 48 tokens that are named, and their colours.
+# The policies of the recording with 48 tokens that are named, with their colours and marks.
 NAMED = {
-    "start": "reference", "the four commands": "policy", "unpriced": "bad", "dpo": "k1",
-}  # fmt: skip
-LEGEND = {
-    "reference": "as published", "policy": "the four commands", "bad": "GRPO, cut-off answers unpriced",
-    "k1": "DPO", "other": "other engines",
-}  # fmt: skip
+    "start": (COLOURS["reference"], "o", "as published"),
+    "the four commands": (COLOURS["policy"], "o", "the four commands"),
+    "unpriced": (COLOURS["bad"], "X", "GRPO, cut-off answers unpriced"),
+    "dpo": (SERIES[0], "s", "DPO"),
+}
+OTHERS = (SERIES[2], "o", "other engines")
 
 
 def draw_preferences(numbers: Numbers, docs: Path) -> None:
     """A point for each trained policy: does the judge like it, and do its answers end?"""
-    with drawing(docs / "preferences_48_tokens.png", 5, 4.2) as figure:
+    with drawing(docs / "preferences_48_tokens.png", 6.5, 4.2) as figure:
         axis = figure.subplots()
         for name, points in numbers["policies"].items():
             folder, last = re.sub(r"-\d+$", "", name), points[-1]
             if folder != "best":
-                colour = COLOURS[NAMED[folder]] if folder in NAMED else SERIES[2]
-                axis.plot(last["ended"], last["preferred"], "o", color=colour)
-        for meaning, label in LEGEND.items():
-            axis.plot([], [], "o", color=COLOURS.get(meaning, SERIES[2]), label=label)
-        axis.legend(loc="upper left")
+                colour, mark, _ = NAMED.get(folder, OTHERS)
+                axis.plot(last["ended"], last["preferred"], mark, color=colour)
+        for colour, mark, label in (*NAMED.values(), OTHERS):
+            axis.plot([], [], mark, color=colour, label=label)
+        axis.legend(loc="upper left", fontsize=SMALL + 0.5)
         axis.axhline(0.5, color=COLOURS["exact"], linewidth=1, linestyle=":")
         axis.set(xlabel="share of its answers that end", ylabel="preferred by the unseen judge")
         axis.set(xlim=(-0.03, 1.03), ylim=(0.2, 0.85))

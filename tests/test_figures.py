@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from harness.files import read_object, save_figure
 from report.style import COLOURS
 from studies import __main__ as studies
-from studies import archive
+from studies import archive, pages
+from studies.claims import study as claims
 from studies.overoptimisation.figures import median_curve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,16 +37,43 @@ def test_the_code_of_figures_has_no_colour_of_its_own() -> None:
     assert COLOUR.search('axis.plot(x, color="#0072B2")') and COLOUR.search('(x, y, "C0")')
 
 
-def test_every_picture_of_docs_is_drawn_from_recorded_numbers(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
+    """Every figure of docs, by its file's path."""
+    folder, found = tmp_path_factory.mktemp("docs"), dict[str, Figure]()
+
+    def keep(figure: Figure, path: Path) -> None:
+        save_figure(figure, path)
+        assert path.is_file()
+        found[path.relative_to(folder).as_posix()] = figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "save_figure", keep)
+        studies.draw_figures(studies.FiguresConfig(out=folder))
+    return found
+
+
+def test_every_picture_of_docs_is_drawn_from_recorded_numbers(drawn: dict[str, Figure]) -> None:
     """Also those of the archive, whose runs are gone: a change of style can reach them all."""
     shown = {
         name
         for page in DOCS.glob("*.md")
         for name in re.findall(r"\]\(([\w/]+\.png)\)", page.read_text(encoding="utf-8"))
     }
-    studies.draw_figures(studies.FiguresConfig(out=tmp_path))
-    drawn = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
-    assert len(drawn) > 15 and drawn == shown - OTHERWISE
+    assert len(drawn) > 15 and {*drawn} == shown - OTHERWISE
+
+
+def test_a_figure_names_what_it_shows_in_words(drawn: dict[str, Figure]) -> None:
+    """Names of presets, of cures and of the keys of a JSON file have underscores."""
+    words = [text.get_text() for figure in drawn.values() for text in figure.findobj(Text)]
+    assert len(words) > 1000 and [each for each in words if "_" in each] == []
+
+
+def test_a_claims_figure_carries_its_verdict(drawn: dict[str, Figure]) -> None:
+    for name, record in read_object(claims.RECORDED)["claims"].items():
+        (axis,) = drawn[f"claims/{name}.png"].axes
+        assert axis.get_title(loc="left")
+        assert axis.get_title(loc="right").endswith(record["verdict"])
 
 
 def test_the_table_of_corrections_is_read_with_its_stars() -> None:

@@ -60,6 +60,12 @@ def seeds(shown: Mapping[str, tuple[str, Callable[[Run], float]]], *, ylabel: st
     return draw
 
 
+def write_verdict(axis: Any, verdict: str) -> None:
+    """At the right of a figure's title: an undecided claim is not read as one of no difference."""
+    colour = LOOKS[verdict][0]
+    axis.set_title(f"claim: {verdict}", loc="right", color=colour, weight="bold", fontsize=9)
+
+
 # --- all verdicts in one picture ------------------------------------------------------------------
 
 REACH = 6.0  # half widths on either side of the line; what lies further is drawn at the end, as an arrow

@@ -22,7 +22,7 @@ import torch
 from harness.files import read_object, write_json
 from report.intervals import holm, t_interval
 from studies.claims import worlds
-from studies.claims.figures import at_a_glance
+from studies.claims.figures import at_a_glance, write_verdict
 from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
 from studies.claims.ten import ARMS, CLAIMS
 from studies.pages import DOCS, Numbers, drawing, markdown, significant
@@ -198,7 +198,8 @@ def draw(numbers: Numbers, docs: Path) -> None:
         with drawing(docs / "claims" / f"{name}.png", 7.5, 4) as figure:
             axis = figure.subplots()
             CLAIMS[name].draw(axis, part(results, CLAIMS[name]))
-            axis.set_title(CLAIMS[name].found)
+            axis.set_title(CLAIMS[name].found, fontsize=10)
+            write_verdict(axis, numbers["claims"][name]["verdict"])
     at_a_glance(numbers["claims"], docs / "claims.png")
 
 

@@ -159,7 +159,7 @@ CLAIMS = {
     ),
     "entropy": Claim(
         title="Reward follows R = -a exp(H) + b, and KL-Cov moves it",
-        found="Accuracy rises as entropy falls, on one curve for all three",
+        found="Accuracy rises as entropy falls; whether KL-Cov keeps more of it is open",
         arms=("grpo", "grpo-twin", "kl-cov", "clip-cov"),
         rule=Weakest(
             (
@@ -185,7 +185,7 @@ CLAIMS = {
     ),
     "length_bias": Claim(
         title="The length bias is Dr. GRPO's to cure",
-        found="With Dr. GRPO's average wrong answers are hardly shorter",
+        found="Dr. GRPO's wrong answers are a little shorter, which may be chance",
         arms=("grpo", "grpo-constant", "grpo-twin"),
         rule=Rule(
             "tokens, wrong answers, GRPO's average less Dr. GRPO's", 1.0, longer("length_wrong")
@@ -224,7 +224,7 @@ CLAIMS = {
     ),
     "maxrl": Claim(
         title="MaxRL keeps pass@k",
-        found="pass@32 has nothing to lose, with GRPO as with MaxRL",
+        found="pass@32 is near 1 from the start and leaves no room for a difference",
         arms=("grpo", "grpo-twin", "maxrl"),
         rule=Rule("pass@32 ahead of GRPO", 0.0, ahead("pass@32", "maxrl")),
         control=Control("GRPO with another seed instead of MaxRL", instead(maxrl="grpo-twin")),
@@ -302,7 +302,7 @@ CLAIMS = {
     ),
     "sigmoid": Claim(
         title="Reward over compute is a sigmoid that can be extrapolated",
-        found="Which of three curves comes nearest to a run's end changes with the seed",
+        found="Which of three curves foretells a run's end changes with the seed",
         arms=("grpo-long",),
         rule=Weakest(
             (
@@ -319,7 +319,7 @@ CLAIMS = {
     ),
     "two_answers": Claim(
         title="Two answers a group suffice",
-        found="Groups of 2, 8 and 16 answers learn at the same pace",
+        found="Groups of 2 end close to groups of 16; whether they suffice is open",
         arms=("grpo-g2", "grpo", "grpo-g16"),
         rule=Rule("accuracy, groups of 2 less groups of 16", -MARGIN, gap("grpo-g2", "grpo-g16")),
         control=Control(

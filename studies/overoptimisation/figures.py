@@ -29,6 +29,12 @@ WIDTH, SMALL = 8.5, 8.5  # inches, and points: 11 pixels where a page shows it 8
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D")
 DISTANCE = "d = sqrt(KL in nats)"
+CURES = {  # what a panel calls them
+    "baseline": "no remedy", "more_labels": "more labels", "own_answers": "labels of own answers",
+    "wide_pairs": "wider pairs", "ensemble_mean": "three models, mean",
+    "ensemble_min": "three models, lowest", "ensemble_uwo": "three models, mean - variance",
+    "kl_0.02": "KL penalty 0.02", "kl_0.1": "KL penalty 0.1",
+}  # fmt: skip
 
 
 def ramp(count: int) -> list[Any]:
@@ -190,7 +196,9 @@ def draw_cures(numbers: Numbers, docs: Path) -> None:
     rows = numbers["cures"]["runs"]
     names = list(dict.fromkeys(row["cure"] for row in rows))
     uncured = [row for row in rows if row["cure"] == "baseline"]
-    title = "The remedies stay close to the baseline, and five starts cannot tell them apart"
+    title = (
+        "Most remedies' curves lie near that of no remedy, and five starts cannot tell them apart"
+    )
     with panels(docs / "overoptimisation_cures.png", len(names), 3, 1.9, title) as axes:
         for place, (axis, name) in enumerate(zip(axes, names, strict=True)):
             own = [row for row in rows if row["cure"] == name]
@@ -202,8 +210,8 @@ def draw_cures(numbers: Numbers, docs: Path) -> None:
                 d = [max(row["kl"], 0) ** 0.5 for row in seen]
                 axis.plot(d, [row["gold"] for row in seen], label="the doctor's alarm", **ALARM)
             else:
-                axis.plot(*median_curve(uncured), label="the baseline's median", **OTHER)
-            axis.set_title(name, fontsize=10)
+                axis.plot(*median_curve(uncured), label="the median without a remedy", **OTHER)
+            axis.set_title(CURES[name], fontsize=10)
             if place % 3 == 0:
                 axis.set_ylabel("gold reward", fontsize=9.5)
 

@@ -308,7 +308,9 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
         figure.suptitle(
-            "The judge prefers what was trained; right answers do not rise", x=0.01, ha="left"
+            "The judge prefers what was trained; more right answers were not seen",
+            x=0.01,
+            ha="left",
         )
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
@@ -316,7 +318,8 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
             for place, name in enumerate(names):
                 values = values_of(groups[name], keys)
                 colour = COLOURS["policy"] if name == POLICIES["grpo"] else SERIES[2]
-                axis.plot(values, [place] * len(values), "o", color=colour)
+                axis.plot(values, [place] * len(values), "o", color=colour, clip_on=False)
+            axis.locator_params(axis="x", nbins=2)
             axis.set(xlim=limits, yticks=range(len(names)), yticklabels=names)
             axis.invert_yaxis()
             axis.label_outer()
