@@ -209,7 +209,7 @@ def pipeline() -> Picture:
     )  # fmt: skip
     look = p.box(
         90, 570, 540, ["look at it: curves, tokens, a diagnosis, a conversation",
-                       "`python -m report, report.doctor or rl.talk"], "critic",
+                       "`python -m report, report.doctor or rl.talk"], "reference",
     )  # fmt: skip
     p.arrow(world.bottom, base.top, "text of the world")
     p.arrow((260, base.y + base.height), (260, judge.y), "base model writes pairs")
@@ -241,7 +241,7 @@ def gpt_block() -> Picture:
     p.text(stream - 10, 445, "(N, S, D)", anchor="end", mono=True, size=11)
     ln1 = p.box(240, 222, 120, ["ln_1"], "reference")
     qkv = p.box(400, 215, 280, ["c_attn: q, k, v", "`3 x (N, H, S, D/H)"], "policy")
-    att = p.box(400, 285, 280, ["softmax(q k' / sqrt(D/H)) v", "`weights (N, H, S, S)"], "teacher")
+    att = p.box(400, 285, 280, ["softmax(q k' / sqrt(D/H)) v", "`weights (N, H, S, S)"], "exact")
     proj = p.box(400, 355, 280, ["heads together, c_proj", "`(N, S, D)"], "policy")
     p.arrow((stream, ln1.left[1]), ln1.left)
     p.arrow(ln1.right, (qkv.x, ln1.left[1]))
