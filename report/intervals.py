@@ -13,7 +13,8 @@ import numpy as np
 
 from harness.errors import UserError
 from report.doctor import Run
-from report.page import MEASURED, PLACES, flat
+from report.page import PLACES, flat
+from report.words import MEASURED
 
 LEVEL = 0.95
 OWN = ("seed", "inputs", "made_with", *PLACES)  # what the runs of a group may differ in
@@ -82,7 +83,9 @@ class Group:
 
 def measured(run: Run) -> dict[str, float]:
     """A run's last numbers on validation prompts and held-out text, and report.json's on test prompts."""
-    last = {k: value for row in run.rows for k, value in row.items() if k.startswith(MEASURED)}
+    last = {
+        k: value for row in run.rows for k, value in row.items() if k.startswith(tuple(MEASURED))
+    }
     after = run.results.get("after", run.results)
     return flat(last | {"test": after if isinstance(after, Mapping) else {}})
 

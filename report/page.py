@@ -21,7 +21,9 @@ from matplotlib.figure import Figure
 from harness.files import write_text
 from harness.paths import ANSWERS, REPORT, REPOSITORY, TOKENS
 from report.doctor import RULES, Run, examine, lines, read_run
+from report.style import COLOURS, SERIES
 from report.tokens import TokenView, finite, render
+from report.words import MEASURED, base_of, engine_in_words, in_words
 
 SVG: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "report", "font.size": 8, "axes.spines.top": False,
@@ -30,22 +32,16 @@ SVG: dict[Any, Any] = {
 POINTS = 400  # of one curve; more would not be seen
 ENDS = ("before", "after")  # of training, in report.json
 SAMPLES, PANELS = 6, 12  # at first sight
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
-VALIDATION = "#d55e00"
+# Several runs over each other: Okabe and Ito 2008, without their meanings. One run is a policy's.
+RUNS = (COLOURS["policy"], "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+VALIDATION = SERIES[0]
 LEADING = (
     "reward", "gold", "accuracy", "margin", "kl", "kl_per_token", "reverse_kl", "entropy",
     "response_length", "eos_rate", "solve_rate", "explained_variance", "value_loss", "loss", "grad_norm",
     "ratio_error_at_start", "zero_spread_groups", "clip_high_fraction", "clip_low_fraction",
     "approx_kl",
 )  # fmt: skip
-MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
 HIDDEN = {"step", "gold_error", "iteration"}
-WORDS = {  # of report.json's keys, in the table of results
-    "gold_error": "gold, standard error", "gold_95": "gold, 95% ±", "win_rate": "beats the start in",
-    "eos_rate": "ended", "response_length": "tokens", "kl": "KL (nats)",
-    **{f"{name}_change{part}": f"{name}, after minus before{words}" for name in ("reward", "gold")
-       for part, words in (("", ""), ("_low", ", 95% from"), ("_high", ", 95% to"))},
-}  # fmt: skip
 # The healthy ranges of docs/metrics.md that are numbers.
 HEALTHY = {
     "zero_spread_groups": (0.0, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
@@ -65,7 +61,7 @@ PLACES = ("out", "resume", "device", "ranks")
 class Curve:
     """A metric of a run against its steps."""
 
-    name: str
+    name: str  # beside its ends, "" for what the panel's title says
     points: Sequence[tuple[float, float]]  # step and value, NaN for what is no finite number
     dots: bool  # measured on other prompts or text
     colour: str
@@ -79,7 +75,9 @@ class Curve:
     def ends(self) -> str:
         """The first and the last value, in words."""
         ends = self.values[:1] + self.values[1:][-1:]
-        return f"{self.name}: {' → '.join(f'{end:.4g}' for end in ends)}"
+        least = 1e-6 * max(map(abs, self.values), default=0.0)  # below it a number is rounding
+        said = " → ".join(shown(end if abs(end) > least else 0.0) for end in ends)
+        return f"{self.name}: {said}" if self.name else said
 
 
 def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -98,7 +96,8 @@ def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 least = 0.005 if base.endswith(SHARES) else 0
                 zero = all(abs(value) <= least for curve in curves for _, value in curve.points)
                 svg = drawing(base, curves, axis)
-                panels.append({"title": base, "svg": svg, "ends": ends, "zero": zero})
+                words = {"key": base, "title": in_words(base), "ends": ends}
+                panels.append({**words, "svg": svg, "zero": zero})
     return sorted(panels, key=lambda panel: panel["zero"])
 
 
@@ -106,15 +105,15 @@ def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
     """A metric of every run, on its own prompts or text and on others."""
     curves = []
     for i, run in enumerate(runs):
-        own, of_run = COLOURS[i % len(COLOURS)], f"{i + 1}: " if len(runs) > 1 else ""
-        for key in (base, *(f"{prefix}{base}" for prefix in MEASURED)):
-            dots = key != base
-            if points := points_of(key, run):
-                colour = VALIDATION if dots and len(runs) == 1 else own
-                curves.append(Curve(f"{of_run}{key}", points, dots, colour))
+        own, of_run = RUNS[i % len(RUNS)], [str(i + 1)] if len(runs) > 1 else []
+        for prefix, measured in {"": "", **MEASURED}.items():
+            if points := points_of(f"{prefix}{base}", run):
+                colour = VALIDATION if prefix and len(runs) == 1 else own
+                name = ", ".join(filter(None, [*of_run, measured]))
+                curves.append(Curve(name, points, bool(prefix), colour))
         start = flat(run.results).get("before/gold")
         if base == "gold" and start is not None:  # no step has measured it
-            name = f"{of_run}before training, on test prompts"
+            name = ", ".join([*of_run, "before training, on test prompts"])
             curves.append(Curve(name, [(0.0, start)], True, own))
     return curves
 
@@ -165,11 +164,6 @@ def running_mean(values: Sequence[float]) -> list[float]:
     return [fmean(list(filter(math.isfinite, near)) or [math.nan]) for near in around]
 
 
-def base_of(key: str) -> str:
-    """The name of a metric, whatever it is measured on."""
-    return key.removeprefix("validation/").removeprefix("held_out_")
-
-
 def meanings_of(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, str]]]:
     """What docs/metrics.md, where it is there, says of the logged keys: by panel key, words, heading."""
     path, heading = REPOSITORY / "docs" / "metrics.md", ""
@@ -184,6 +178,11 @@ def meanings_of(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, str]]]:
             words = ". ".join(f"{label}{cell}" for label, cell in labels if cell.strip())
             found.setdefault(base_of(key), []).append((key, words, heading))
     return found
+
+
+def shown(number: float) -> str:
+    """Three digits of it, or all before the point."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 # The tables ---------------------------------------------------------------------------------------
@@ -208,9 +207,9 @@ def summary_of(run: Run) -> str:
         for name in ("gold", "reward")
         if {f"{end}/{name}" for end in ENDS} <= numbers.keys()
     ]
-    said += [f"KL {numbers['after/kl']:.1f} nats"] if "after/kl" in numbers else []
     per_token = numbers.get("after/kl_per_token")
-    said += [] if per_token is None else [f"{per_token:.2f} a token"]
+    beside_kl = "" if per_token is None else f" ({per_token:.2f} a token)"
+    said += [f"KL {numbers['after/kl']:.1f} nats{beside_kl}"] if "after/kl" in numbers else []
     if not said:
         return ""
     beside = {name: numbers.get(f"{name}/gold") for name in run.results if name not in ENDS}
@@ -218,21 +217,49 @@ def summary_of(run: Run) -> str:
     said[0] += f" ({', '.join(golds)})" if golds else ""
     count = len(examine(run.rows, run.flags, run.results))
     doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
-    return ", ".join([*said, f"doctor, {len(RULES)} rules: {doctor}"])
+    return "; ".join([*said, f"the doctor's {len(RULES)} rules: {doctor}"])
 
 
 def results_of(run: Run) -> dict[str, Any]:
-    """report.json as a table: a column for each model, such as before and after, then the rest."""
-    models = {name: flat(value) for name, value in run.results.items() if isinstance(value, dict)}
-    models["of the run"] = flat(
-        {name: run.results[name] for name in run.results if name not in models}
-    )
+    """report.json in words: a table with a column for each model, such as before and after, then the rest.
+
+    What a model has no number of is "". An interval stands beside its number.
+    """
+    rest = {key: value for key, value in run.results.items() if not isinstance(value, dict)}
+    models = {key: flat(run.results[key]) for key in run.results if key not in rest}
+    if "after" in models and "win_rate" in rest:  # of these two, and others have their own
+        models["after"] |= flat({"win_rate": rest.pop("win_rate")})
     keys = dict.fromkeys(key for numbers in models.values() for key in numbers)
     rows = [
-        (WORDS.get(key, key.replace("_", " ")), [numbers.get(key) for numbers in models.values()])
+        (in_words(key), [with_interval(key, numbers) for numbers in models.values()])
         for key in keys
+        if key not in ("gold_error", "gold_95")
     ]
-    return {"models": list(models), "rows": rows}
+    single = [
+        (in_words(key), said)
+        for key in rest
+        if not (key.endswith(("_low", "_high")) and key.rpartition("_")[0] in rest)
+        and (said := with_interval(key, rest))
+    ]
+    return {"models": list(map(in_words, models)), "rows": rows, "rest": single}
+
+
+def with_interval(key: str, numbers: Mapping[str, Any]) -> str:
+    """A number with the 95% interval that report.json has of it, in any of three forms; "" without it."""
+    if (value := finite(numbers.get(key))) is None:
+        return ""
+    half, error = (finite(numbers.get(f"{key}_{form}")) for form in ("95", "error"))
+    if half is None and error is not None:
+        half = 1.96 * error
+    if half is not None:
+        return f"{shown(value)} ± {half:.2g}"
+    ends = numbers.get(f"{key}_interval", [numbers.get(f"{key}_{end}") for end in ("low", "high")])
+    found = [
+        end
+        for each in (ends if isinstance(ends, list) else ())
+        if (end := finite(each)) is not None
+    ]
+    return shown(value) + (f" ({shown(found[0])} to {shown(found[1])})" if len(found) == 2 else "")
 
 
 def samples_of(folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -243,7 +270,8 @@ def samples_of(folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
     for row in rows:
         if row.get("step") in ends:
             when = f"step {row['step']}" if "step" in row else "after training"
-            worth = [f"{k} {value:.3f}" for k, value in row.items() if isinstance(value, float)]
+            numbers = {k: value for k, value in row.items() if isinstance(value, float)}
+            worth = [f"{in_words(k)} {value:.3f}" for k, value in numbers.items()]
             said = ", ".join([when, *worth])
             labels = {"before": "before training", "response": said, "data": "data"}
             texts = [(label, str(row[key])) for key, label in labels.items() if key in row]
@@ -254,7 +282,7 @@ def samples_of(folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
 def flags_of(runs: Sequence[Run]) -> list[list[str]]:
     """The flags of one run, or those in which several differ."""
     names = dict.fromkeys(name for run in runs for name in run.flags)
-    rows = [[name, *(str(run.flags.get(name, "–")) for run in runs)] for name in names]
+    rows = [[name, *(str(run.flags.get(name, "no such flag")) for run in runs)] for name in names]
     if len(runs) > 1:
         rows = [row for row in rows if len(set(row[1:])) > 1 and row[0] not in PLACES]
     return rows
@@ -280,10 +308,11 @@ def page_html(runs: Sequence[Run]) -> str:
     shown = [panel for panel in panels if not panel["zero"]][:PANELS]
     return render(
         "page.html",
-        runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
+        runs=[(run, RUNS[i % len(RUNS)], summary_of(run)) for i, run in enumerate(runs)],
         shown=shown,
         folded=panels[len(shown) :],
         meanings=meanings_of(runs),
+        in_words=in_words,
         flags=flags_of(runs),
         alone=details_of(runs[0]) if len(runs) == 1 else {},
     )
@@ -296,7 +325,8 @@ def write_page(folder: Path) -> None:
 
 def details_of(run: Run) -> dict[str, Any]:
     """What a page has of one run alone."""
-    title = " on ".join(str(run.flags[name]) for name in ("script", "data") if name in run.flags)
+    named = {name: str(run.flags[name]) for name in ("script", "data") if name in run.flags}
+    title = " on ".join(engine_in_words(v) if k == "script" else v for k, v in named.items())
     tokens = lines(run.folder / TOKENS)
     return {
         "title": title or run.folder.name,

@@ -79,7 +79,7 @@ class TokenView:
         known = [name for name in QUANTITIES if name in names]
         quantities = []
         for name in dict.fromkeys([*known, *names]):
-            label, about = QUANTITIES.get(name, (name, ""))
+            label, about = QUANTITIES.get(name, (name.replace("_", " "), ""))
             numbers = [number for row in rows for number in row["values"].get(name, ())]
             quantities.append(
                 {"name": name, "label": label, "about": about, "scale": scale(numbers)}

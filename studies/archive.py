@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.files import read_object
 from report.style import COLOURS, SERIES
+from report.words import ENGINES
 from studies.overoptimisation.figures import (
     GOLD,
     OTHER,
@@ -28,14 +29,6 @@ CURVES = {
     "reviews": "On reviews all curves lie near GRPO's, and three starts cannot tell them apart",
     "sums": "On sums most curves lie a little above GRPO's, and three starts cannot tell them apart",
 }
-# The engines of one budget, as the figures name them.
-ENGINES = {
-    "ppo": "PPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++",
-    "reinforce_pp_baseline": "REINFORCE++, group mean", "grpo_single_model": "single-model GRPO",
-    "dapo": "DAPO", "dr_grpo": "Dr. GRPO", "gspo": "GSPO", "cispo": "CISPO",
-    "cispo_5": "CISPO, bound 5", "sapo": "SAPO", "grpo_iterative": "iterative GRPO",
-    "grpo_process": "process GRPO",
-}  # fmt: skip
 # The corrections of the off-policy table by what they do.
 CORRECTIONS = {
     "none": "no correction", "token_tis": "a weight a token, at most 2",

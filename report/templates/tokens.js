@@ -13,11 +13,11 @@ function glassTokens(root) {
     parent.appendChild(node);
     return node;
   };
-  const show = v => v === null || v === undefined ? '–'
+  const show = v => v === null || v === undefined ? 'no number'
     : v !== 0 && Math.abs(v) < 0.001 ? v.toExponential(1)
     : v.toFixed(Math.abs(v) < 10 ? 3 : 1);
   const signed = v => (v > 0 ? '+' : '') + show(v);
-  const small = v => v === null || v === undefined ? '–' : v === 0 ? '0' : Math.abs(v) < 0.005 ? '~0' : v.toFixed(2);
+  const small = v => v === null || v === undefined ? '' : v === 0 ? '0' : Math.abs(v) < 0.005 ? '~0' : v.toFixed(2);
   const visible = t => t.replace(/\n/g, '↵').replace(/^ /, '·') || '∅';
   const colour = (v, scale) => {
     if (v === null || v === undefined) return '#dddddd';
@@ -61,7 +61,7 @@ function glassTokens(root) {
     const all = data.quantities.filter(q => row.values[q.name]).map(q => `${q.label} ${signed(row.values[q.name][t])}`);
     return `“${row.tokens[t]}”  ${all.join('  ·  ')}${row.clipped[t] ? '  ·  the clip acts here' : ''}`;
   };
-  const notes = row => Object.entries(row.notes).map(([k, v]) => `${k} ${show(v)}`).join(', ');
+  const notes = row => Object.entries(row.notes).map(([k, v]) => `${k.replace(/_/g, ' ')} ${show(v)}`).join(', ');
   const paint = (node, row, t, q) => {
     node.style.background = colour((row.values[q.name] || [])[t], q.scale);
     if (row.clipped[t]) node.classList.add('gt-clip');

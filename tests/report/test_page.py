@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ import pytest
 from harness import run_folder as run_folders
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from harness.paths import REPORT
+from harness.paths import REPORT, REPOSITORY
 from report.__main__ import ReportConfig, main
 from report.doctor import Run, read_run
 from report.intervals import measured
-from report.page import page_html, phases_of, results_of, running_mean, summary_of
+from report.page import page_html, panels_of, phases_of, results_of, running_mean, summary_of
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -100,7 +101,7 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\nnonsense\n{"st')
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "report.json").write_text("[1]")
-    assert "loss: 2" in page_html([read_run(tmp_path)])
+    assert "<figcaption>2</figcaption>" in page_html([read_run(tmp_path)])
 
 
 def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_meaning(
@@ -110,11 +111,23 @@ def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_mean
     write_run(tmp_path, metrics=rows)
     page = page_html([read_run(tmp_path)])
     shown, folded = page.split("<details", 1)
-    assert 'aria-label="kl ' in shown and 'aria-label="clip_high_fraction ' in folded
+    assert 'title="kl"' in shown and 'title="clip_high_fraction"' in folded
     tags = Tags(page).tags
     names = {attrs["id"] for _, attrs in tags if "id" in attrs}
     links = {str(attrs["href"])[1:] for tag, attrs in tags if tag == "a"}
     assert {"of-kl", "of-clip_high_fraction"} <= links and links <= names
+
+
+def test_curves_and_results_are_named_in_words() -> None:
+    """Every key of docs/metrics.md: as such it stands in a tooltip, and where the page explains it."""
+    text = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
+    numbers = dict.fromkeys(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE), 0.5)
+    assert len(numbers) > 100
+    run = Run([{**numbers, "step": step} for step in (1, 2)], {}, {"before": numbers, **numbers})
+    panels, results = panels_of([run]), results_of(run)
+    words = [panel["title"] for panel in panels] + [panel["ends"] for panel in panels]
+    words += [row[0] for row in results["rows"] + results["rest"]]
+    assert len(words) > 200 and [each for each in words if re.search(r"\w[_/]\w", each)] == []
 
 
 # Drawn by another process ---------------------------------------------------------------------------
@@ -128,7 +141,7 @@ def test_a_page_is_drawn_by_a_process_and_a_failure_costs_a_sentence(
     run = Path("-x")  # which is no flag
     write_run(run, metrics=[{"step": 1, "loss": 2.0}], config={})
     run_folders.write_report(run)
-    assert "loss: 2" in (run / REPORT).read_text(encoding="utf-8")
+    assert "<figcaption>2</figcaption>" in (run / REPORT).read_text(encoding="utf-8")
     (run / REPORT).unlink()
     (run / REPORT).mkdir()
     run_folders.write_report(run)
@@ -149,7 +162,7 @@ def run_folder(folder: Path, seed: Any = 0, gold: float | None = None, **flags: 
 def test_one_run_gets_its_page(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "one")
     assert main(ReportConfig((folder,))) == folder / "report.html"
-    assert "reward: 9" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "<figcaption>9</figcaption>" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 # Groups of seeds
@@ -168,16 +181,24 @@ def test_a_curve_is_smoothed_around_each_point() -> None:
 
 
 def test_phases_and_results_by_hand() -> None:
-    """Of two steps; each model of report.json is a column, what is left has one of its own."""
+    """Of two steps; each model of report.json is a column, and what is left stands below them."""
     rows = [{"seconds/update": 3.0, "seconds/rollout": 1.0}, {"seconds/update": 4.0, "reward": 9.0}]
-    results = {"before": {"gold": 0.1}, "after": {"gold": 0.4, "kl": 2.0}, "win_rate": 0.8}
+    results = {
+        "before": {"gold": 0.1, "gold_error": 0.01}, "after": {"gold": 0.4, "kl": 2.0}, "win_rate": 0.8,
+        "best of 8": {"gold": 0.3, "gold_95": 0.05}, "pairs": 1200, "accuracy": 0.7,
+        "accuracy_interval": [0.6, 0.8], "gold_change": 0.3, "gold_change_low": 0.2,
+        "gold_change_high": 0.4, "odd_low": 1, "bad_interval": [1], "bad": 2, "rule": "words",
+    }  # fmt: skip
     run = Run(rows, {}, results)
     assert phases_of(run) == [("update", 7.0, 3.5, 0.875), ("rollout", 1.0, 0.5, 0.125)]
-    assert results_of(run) == {
-        "models": ["before", "after", "of the run"],
-        "rows": [("gold", [0.1, 0.4, None]), ("KL (nats)", [None, 2.0, None]),
-                 ("beats the start in", [None, None, 0.8])],
-    }  # fmt: skip
+    found = results_of(run)
+    assert found["models"] == ["before", "after", "best of 8"]
+    assert [cells for _, cells in found["rows"]] == [
+        ["0.1 ± 0.02", "0.4", "0.3 ± 0.05"], ["", "2", ""], ["", "0.8", ""],
+    ]  # fmt: skip
+    assert [said for _, said in found["rest"]] == [
+        "1,200", "0.7 (0.6 to 0.8)", "0.3 (0.2 to 0.4)", "1", "2",
+    ]  # fmt: skip
     said = summary_of(run)
     assert "0.10 → 0.40" in said and "2.0 nats" in said and summary_of(Run(rows)) == ""
 
