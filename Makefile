@@ -81,10 +81,10 @@ pages: .venv/.dev
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
 
-# docs/report.png, of the page that `make demo` has left. With Chromium (Debian: apt install chromium).
-report-picture:
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1150 \
-		--screenshot=docs/report.png "file://$(CURDIR)/runs/demo/grpo/report.html"
+# Pictures of pages: sliders, playground, and of the page that `make demo` has left docs/report.png.
+# With Chromium (Debian: apt install chromium).
+report-picture: .venv/.ok
+	$(PY) docs/site/pictures.py
 
 gpu: .venv/.ok
 	$(PY) bench/gpu.py --keep docs/gpu.json $(ARGS)

@@ -21,7 +21,7 @@ from studies.overoptimisation.figures import median_curve
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SCRIPTS = ("demo", "compare")
-OTHERWISE = {"report.png"}  # seen in a browser
+OTHERWISE = {"report.png", "sliders.png", "playground.png"}  # by docs/site/pictures.py
 # What matplotlib takes for a colour: #0072B2, "C0", "tab:blue", "0.65" and common names.
 COLOUR = re.compile(
     r"#[0-9A-Fa-f]{6}\b|\"(?:C\d|tab:\w+|black|gr[ae]y|red|green|blue|orange|light\w+)\""

@@ -125,7 +125,8 @@ def read_source(app: Any, page: str, source: list[str]) -> None:
     elif page == "nano/README":
         source[0] += toctree("rlhf\ngpt\n*")
     elif page == "docs/explorables":
-        text = re.sub(r"<!-- on the site: (.*?) -->", r"\1", source[0], flags=re.DOTALL)
+        text = re.sub(r"<!-- on GitHub -->.*?<!-- end -->", "", source[0], flags=re.DOTALL)
+        text = re.sub(r"<!-- on the site: (.*?) -->", r"\1", text, flags=re.DOTALL)
         parts = re.split(r"<!-- explorable: (\w+) -->", text)
         parts[1::2] = [f"~~~~{{raw}} html\n{html_of(name)}\n~~~~" for name in parts[1::2]]
         source[0] = "".join(parts)

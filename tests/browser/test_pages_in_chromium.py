@@ -14,10 +14,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pictures
 import playground
 import pytest
 import saved_models
 import torch
+from PIL import Image
 
 from gpt.tokenizer import load_tokenizer
 
@@ -104,3 +106,14 @@ def test_the_model_in_the_playground_is_that_of_python(tmp_path: Path) -> None:
         rows = policy(torch.tensor([asked + answered])).log_softmax(-1)[0, len(asked) - 1 : -1]
     assert fits and tokens == answered
     assert scores == pytest.approx(rows[range(len(answered)), answered].tolist(), abs=1e-3)
+
+
+def test_the_pictures_of_pages_are_whole(tmp_path: Path) -> None:
+    """None is empty, and none goes on below the window that was seen."""
+    for name, text in pictures.pages(tmp_path).items():
+        (tmp_path / "page.html").write_text(text, "utf-8")
+        pictures.take(tmp_path / "page.html", tmp_path / name, str(CHROMIUM))
+        with Image.open(tmp_path / name) as picture:
+            width, height = picture.size
+        assert width == pictures.WIDTH * pictures.SCALE
+        assert 500 < height < pictures.HEIGHT * pictures.SCALE - pictures.MARGIN
