@@ -33,7 +33,7 @@ POINTS = 400  # of one curve; more would not be seen
 ENDS = ("before", "after")  # of training, in report.json
 SAMPLES, PANELS = 6, 12  # at first sight
 # Several runs over each other: Okabe and Ito 2008, without their meanings. One run is a policy's.
-RUNS = (COLOURS["policy"], "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+PALETTE = (COLOURS["policy"], "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 VALIDATION = SERIES[0]
 LEADING = (
     "reward", "gold", "accuracy", "margin", "kl", "kl_per_token", "reverse_kl", "entropy",
@@ -105,7 +105,7 @@ def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
     """A metric of every run, on its own prompts or text and on others."""
     curves = []
     for i, run in enumerate(runs):
-        own, of_run = RUNS[i % len(RUNS)], [str(i + 1)] if len(runs) > 1 else []
+        own, of_run = PALETTE[i % len(PALETTE)], [str(i + 1)] if len(runs) > 1 else []
         for prefix, measured in {"": "", **MEASURED}.items():
             if points := points_of(f"{prefix}{base}", run):
                 colour = VALIDATION if prefix and len(runs) == 1 else own
@@ -308,7 +308,7 @@ def page_html(runs: Sequence[Run]) -> str:
     shown = [panel for panel in panels if not panel["zero"]][:PANELS]
     return render(
         "page.html",
-        runs=[(run, RUNS[i % len(RUNS)], summary_of(run)) for i, run in enumerate(runs)],
+        runs=[(run, PALETTE[i % len(PALETTE)], summary_of(run)) for i, run in enumerate(runs)],
         shown=shown,
         folded=panels[len(shown) :],
         meanings=meanings_of(runs),
