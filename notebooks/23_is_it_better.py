@@ -54,8 +54,9 @@ policies = {name: rows[-1] for name, rows in recorded["policies"].items()}  # th
 # v \pm 1.96 \sqrt{\tfrac{1}{n} \, \mathrm{Var}\,x}, \quad
 # \mathrm{Var}\,x = v - \tfrac14 \mathrm{ties} - v^2$$
 #
-# ("ties" is their share: a tie contributes $\frac14$ to the mean of $x^2$ where it contributes $\frac12$ to
-# the mean of $x$.) Ten comparisons with five wins, two ties and three losses:
+# ("ties" is their share. A win adds 1 to the sum of $x$ and to that of $x^2$, but a tie adds $\frac12$ to
+# the first and $\frac14$ to the second, so the mean of $x^2$ is $v - \frac14 \mathrm{ties}$.) Ten
+# comparisons with five wins, two ties and three losses:
 
 # %%
 x = torch.tensor([1.0] * 5 + [0.5] * 2 + [0.0] * 3)
@@ -160,7 +161,7 @@ plots.table(
 )
 like = {key: correlation(without["preferred"], without[key]) for key in MEASURED}
 holds(like["ended"] > 0.8 and abs(like["polite"]) < 0.1, "it is the ending, and not politeness")
-holds(like["right"] < 0, "policies that the judge prefers are less often right")
+holds(abs(like["right"]) < 0.44, "with right answers no correlation can be told from 0")
 
 # %% tags=["hide-input"]
 figure, axes = plots.panels(2)
@@ -182,7 +183,9 @@ axes[1].set_title("... and not what its pairs were about")
 # policies lie below the line, PPO a little and fine-tuning far: fine-tuning on the preferred answers makes
 # nearly every answer end, at half the length, and yet the judge does not prefer it to the start. So ending
 # is not all that it likes. One such outlier is worth more than twenty points on a line, and so the table
-# above has both rows: with it the correlation is 0.69, and without it 0.82.
+# above has both rows: with it the correlation is 0.69, and without it 0.82. (Whether the preferred policies
+# are right more often or less often is undecided: with twenty of them a correlation below 0.44 in size,
+# here -0.26, cannot be told from 0.)
 #
 # **What a correlation cannot say.** Ending may be a *confounder* (the judge likes a full stop) or a part of
 # what is meant by quality (a person would prefer a whole answer as well). The numbers are the same in both
@@ -349,31 +352,48 @@ for name, pairs in judges.items():
     assert abs(found[1] - agreement.kappa([(str(a), str(b)) for a, b in pairs])) < 1e-9
     rows.append([f"the judge and {name}", len(pairs), *found])
 plots.table(["", "pairs where the rule decides", "agreement", "kappa"], rows)
-holds(
-    rows[0][3] < 0.2 < 0.5 < rows[1][3], "the judge agrees with the ending, not with what is right"
-)
+low, high = wilson_interval(round(rows[0][1] * rows[0][2]), rows[0][1])
+print(f"the agreement with 'right' lies between {low:.2f} and {high:.2f}")
+holds(low < 0.5 < high, "the agreement with what is right cannot be told from a coin's")
+holds(rows[1][3] > 0.5, "the judge agrees with the ending")
 
 # %% [markdown]
-# As a judge of whether an answer is *right* this reward model is no better than a coin: it agrees with the
-# rule in 0.47 of 64 pairs. Nobody asked it
-# to be one: it learned manners. But a reader of "preferred in 0.73" may well take it for one, so say in
-# the same sentence what the judge was made of.
+# As a judge of whether an answer is *right* this reward model cannot be told from a coin: it agrees with
+# the rule in 0.47 of 64 pairs, and the interval holds one half. Nobody asked it to be such a judge, because
+# it learned manners. But a reader of "preferred in 0.73" may well take it for one, so say in the same
+# sentence what the judge was made of.
 #
 # ## 7. What got worse elsewhere?
 #
 # **Regressions.** Count what the reward does not pay: right answers, other languages, code. The policy of
-# GRPO's first seed rose to 0.64 for the judge, and its right answers fell:
+# GRPO's first seed rose to 0.64 for the judge, and of the other policies only one has fewer right answers.
+# **Predict**: is this beyond chance?
+
 
 # %%
-before, after = policies["start"], policies["grpo-0"]
-print(f"right: {before['right']:.2f} before, {after['right']:.2f} after, of 108 prompts")
-error = math.sqrt(sum(p["right"] * (1 - p["right"]) / 108 for p in (before, after)))
-print(f"difference {after['right'] - before['right']:+.2f} +- {1.96 * error:.2f}")
-holds(before["right"] - after["right"] > 1.96 * error, "fewer right answers, beyond chance")
+def change(name):
+    """Of the share of right answers since the start, and its standard error."""
+    shares = [policies[n]["right"] for n in ("start", name)]
+    return shares[1] - shares[0], math.sqrt(sum(s * (1 - s) / 108 for s in shares))
+
+
+fell, error = change("grpo-0")
+now = policies["grpo-0"]["right"]
+print(f"right: {now - fell:.2f} before, {now:.2f} after of 108 prompts")
+print(f"difference {fell:+.2f} +- {1.96 * error:.2f}")
+changes = {n: change(n) for n in policies if n != "start"}
+p = {n: math.erfc(abs(by) / error / math.sqrt(2)) for n, (by, error) in changes.items()}
+corrected = holm(p)
+print(f"p of this policy alone {p['grpo-0']:.3f}, corrected for {len(p)} {corrected['grpo-0']:.2f}")
+holds(p["grpo-0"] < 0.05, "beyond chance, if this were the only policy")
+holds(min(corrected.values()) > 0.05, "corrected for twenty, none is significant")
+holds(sum(row["right"] < now for row in policies.values()) == 1, "one other policy has fewer")
 
 # %% [markdown]
-# (Both policies answered the same prompts, so a paired interval would be narrower; the recording has single
-# answers for 16 of them only.) **Where did they go?** Look for answers that are kind and answer nothing:
+# Alone it is beyond chance. But we chose this policy *because* it had fallen far: corrected for twenty, as
+# in section 1, p is 0.39. So it is a suspicion, to be tested on new prompts, and no result. (Both policies
+# answered the same prompts, so a paired interval would be narrower; the recording has single answers for 16
+# of them only.) **What might it be?** Look for answers that are kind and answer nothing:
 
 # %%
 polite_noise = re.compile(r"ready to|here to (help|assist)|glad (to|you)|happy to|sorry", re.I)
@@ -382,14 +402,22 @@ empty = [row for row in every if polite_noise.search(row["answers"])]
 others = [row for row in every if row not in empty]
 for row in empty[1:5]:
     print(f"{row['judge']:+.2f}", " ".join(row["answers"].split())[:78])
-score = [sum(row["judge"] for row in rows) / len(rows) for rows in (empty, others)]
+scores = [torch.tensor([row["judge"] for row in rows]) for rows in (empty, others)]
+score = [float(s.mean()) for s in scores]
+error = math.sqrt(sum(float(s.var()) / len(s) for s in scores))
 print(f"{len(empty)} such answers, judge's mean {score[0]:.2f}; of the others {score[1]:.2f}")
+print(f"difference {score[0] - score[1]:+.2f} +- {1.96 * error:.2f}")
 print(f"right: {sum(r['right'] for r in empty)} of them, {sum(r['right'] for r in others)} others")
-holds(score[0] > score[1], "the judge scores empty politeness above the rest")
+holds(
+    abs(score[0] - score[1]) < 1.96 * error,
+    "whether the judge scores empty politeness above or below the rest is undecided",
+)
 holds(sum(row["right"] for row in empty) == 0, "none of these answers is right")
 
 # %% [markdown]
-# Larger models have the same fault in better words. None of the following was measured here:
+# None of these answers is right, and the judge does not visibly mark them down: which of the two kinds it
+# scores higher is undecided. In larger models one has to look closer. None of the following was measured
+# here:
 #
 # - **Sycophancy.** People and reward models prefer answers that agree with them (Sharma et al. 2023,
 #   [arXiv:2310.13548](https://arxiv.org/abs/2310.13548)). Test: ask a question with a known answer, then
@@ -412,19 +440,32 @@ holds(sum(row["right"] for row in empty) == 0, "none of these answers is right")
 #     --pairs 55 --out blind.jsonl
 # ```
 #
-# Five of the 55 are shown twice. It ends with your win rate and its interval, how often you chose the
-# first answer, and how often you said the same again. Fifty pairs can show a win rate of about 0.64 or more
-# as different from one half, and nothing finer:
+# Five of the 55 are shown twice. It ends with your win rate and its interval, how often you chose the first
+# answer, and how often you said the same again. How many of fifty pairs have to be won before the interval
+# leaves one half, and how good must a policy be to win so many in four studies of five?
 
 # %%
 seeds = json.loads(Path("../docs/demo_seeds.json").read_text(encoding="utf-8"))
 ends = [seed["held_out_items"]["GRPO"]["win_rate"] for seed in seeds]
 least = next(k for k in range(25, 51) if wilson_interval(k, 50)[0] > 0.5)
 print(f"from {least} of 50 on, the interval lies above one half")
+
+
+def power(rate):
+    """How often a policy with that true win rate wins so many of fifty."""
+    return sum(math.comb(50, k) * rate**k * (1 - rate) ** (50 - k) for k in range(least, 51))
+
+
+for rate in (least / 50, 0.69):
+    print(f"a policy whose true rate is {rate:.2f} gets there in {power(rate):.0%} of studies")
+holds(power(0.68) < 0.8 < power(0.69), "four studies of five find a true rate of 0.69")
 print(f"the demo's policy wins {min(ends):.2f} to {max(ends):.2f} on prompts about unseen items")
 holds(min(ends) > least / 50, "the demo's improvement is large enough for fifty pairs")
 
 # %% [markdown]
+# It takes 32 of fifty, but a policy whose true rate is 32 / 50 = 0.64 gets there in little more than half
+# of such studies, as in section 2. For four of five it has to be 0.69.
+#
 # How few pairs are enough to *train* a judge to a person's taste is another question:
 # [docs/human.md](../docs/human.md#how-few-pairs-are-enough) has five simulated people.
 #

@@ -534,7 +534,7 @@ which(
 @question(
     numbers(
         nats=("nats of one step, at most", 0.01, 0.02, 0.05),
-        steps=("steps, all in one direction", 50, 100, 200, 300),
+        steps=("steps, all in one direction", 4, 5, 6, 8),
     ),
     mistakes="""
         (steps * math.sqrt(nats)) ** 2 -> steps * nats
@@ -546,7 +546,7 @@ which(
     """,
 )
 def steps_in_one_direction(nats, steps):
-    """How many nats may the policy be from its start?
+    """By the rule of the square, how many nats would the policy be from its start?
 
     For small steps the KL is the square of a distance. Which of the two adds up from batch to batch?
     """
