@@ -92,8 +92,10 @@ for name, run in runs.items():
         print(f"{name:16} {mine}")
 
 # %% [markdown]
-# The library's rule agrees on all recordings. It allows ten times as much in bfloat16, whose rounding
-# is larger ([19](19_when_the_sampler_is_not_the_policy.ipynb), section 5, measures it):
+# The library's rule agrees on all recordings. In bfloat16 it allows ten times as much. There the engines
+# score the answers once more, in the same way as in the update, so that a healthy run shows 0; without
+# that, rounding alone would exceed the limit ([19](19_when_the_sampler_is_not_the_policy.ipynb), section
+# 5):
 
 # %%
 plots.code(ratio_at_start)
@@ -209,9 +211,11 @@ guess(1, ...)
 # <summary>After your guess: what case 1 teaches</summary>
 #
 # **Value loss without the critic's optimizer stepping.** The critic keeps its first guess, and
-# `explained_variance` never leaves 0. With a healthy critic it starts near 0 and rises. The reward
-# still rises, because a useless baseline makes a gradient noisy, not wrong. So the reward alone would
-# not have told you. The right line is in `rl/loop.py`: both optimizers step.
+# `explained_variance` never leaves 0. With a healthy critic it starts near 0 and rises. The reward still
+# rises, because a useless baseline mostly makes a gradient noisy. (With $\lambda = 1$ it would not be wrong
+# at all. Here $\lambda$ is 0.95, so with a constant critic a token gets $0.95^k$ of what is earned $k$
+# tokens later.) So the reward alone would not have told you. The right line is in `rl/loop.py`: both
+# optimizers step.
 #
 # </details>
 
@@ -319,10 +323,10 @@ holds(all(found != "-" for _, found in rows), "all ten are found, in these runs"
 
 # %% [markdown]
 # All ten, in these runs; [the FAQ](../docs/faq.md#the-doctor) has the table. They were chosen among bugs
-# that can be seen. Four others no rule finds: a baseline over all prompts, a standard deviation over
-# tokens and a GAE across the EOS change what an advantage *is*, training on the prompt's tokens changes
-# every number a little. So formulas must be tested against numbers worked out by hand, not against
-# curves.
+# that can be seen. Four others need not show in any of these numbers. Three change what an advantage *is*:
+# a baseline over all prompts, a standard deviation over tokens, and a GAE across the EOS. The fourth,
+# training on the prompt's tokens, changes every number a little. So formulas must be tested against numbers
+# worked out by hand, not against curves.
 #
 # ## 6. A run that is right, and goes wrong
 #

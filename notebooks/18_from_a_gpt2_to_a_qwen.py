@@ -7,11 +7,12 @@
 # **After this page you can** read the code of a Llama or a Qwen beside its paper, say what each of its
 # parts is for, and say what an adapter trains and what it saves.
 #
-# Surprisingly little has changed: four parts make a Llama of a GPT-2, and one switch more makes a Qwen2, or
-# two a Qwen3. Everything around the model, the sampler, the losses and the engines, stays as it is, so that
-# page [25](25_steering_a_published_model.ipynb) steers a published model with the same files: SmolLM2-135M
-# (Allal et al. 2025, [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), a Llama of 135 million weights,
-# whose shape is the example of this page, too.
+# Surprisingly little has changed: four parts make a Llama of a GPT-2. One switch turns this Llama into a
+# Qwen2, and two others turn it into a Qwen3. Everything around the model, the sampler, the losses and the
+# engines, stays as it is, so that page [25](25_steering_a_published_model.ipynb) steers a published model
+# with the same files: SmolLM2-135M (Allal et al. 2025,
+# [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), a Llama of 135 million weights, whose shape is the
+# example of this page, too.
 #
 # **You need** [01](01_gpt2_from_scratch.ipynb) (the GPT-2) and [07](07_grpo.ipynb) (GRPO, for section 4).
 #
@@ -82,11 +83,11 @@ print("LayerNorm", [f"{number:.1f}" for number in F.layer_norm(x, (4,))])
 torch.testing.assert_close(RMSNorm(4, eps=0.0)(x), by_hand)
 
 # %% [markdown]
-# **Rotary positions** (Su et al. 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)). GPT-2 adds
-# a learned vector for each position. A Llama adds nothing: it cuts the $d$ numbers of a head's query or
-# key into pairs, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$. The
-# speed $\theta_i$ is 1 for the first pair and smaller for each later one; its base is a large number, in
-# SmolLM2 100,000:
+# **Rotary positions** (Su et al. 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)). GPT-2 adds a
+# learned vector for each position. A Llama adds nothing: it cuts the $d$ numbers of a head's query or key
+# into pairs (published Llamas pair number $i$ with number $i + d/2$, the paper neighbours), and turns pair
+# $i$ of a token at position $p$ by the angle $p \, \theta_i$. The speed $\theta_i$ is 1 for the first pair
+# and smaller for each later one; its base is a large number, in SmolLM2 100,000:
 #
 # $$(a, b) \to (a \cos p \theta_i - b \sin p \theta_i, \; b \cos p \theta_i + a \sin p \theta_i),
 # \qquad \theta_i = \mathrm{base}^{-2i/d}$$
@@ -117,12 +118,16 @@ torch.testing.assert_close(library, turned(query, 5))
 
 # %% [markdown]
 # A head of SmolLM2 has 64 numbers, so 32 pairs. The first turns by one radian a token and tells neighbours
-# apart. The last needs hundreds of thousands of tokens for one turn, so that it tells far from near.
+# apart. Those in the middle tell near from far. The last needs hundreds of thousands of tokens for one
+# turn: over the whole context it turns by 0.12 radians, so it compares what two tokens say at any distance.
 
 # %%
 theta = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)
 turns = 2 * torch.pi / theta  # tokens
 print("tokens for one turn:", {f"pair {i}": round(float(turns[i])) for i in (0, 8, 16, 24, 31)})
+context = LlamaConfig().context
+print(f"over {context:,} tokens the last pair turns by {context * float(theta[-1]):.2f} radians")
+holds(context * theta[-1] < 0.2, "the last pair hardly turns over the whole context")
 cos, sin = rotation(torch.tensor([[1]]), 64, 100_000.0, torch.float32)
 torch.testing.assert_close(sin[0, 0, 0], theta.sin())
 
@@ -162,7 +167,7 @@ assert megabytes[9] == 3 * megabytes[3]
 
 # %% [markdown]
 # The cache is a third as large as with a key head for each query head, so that three times as many answers
-# fit into the same memory.
+# fit into the memory that a cache may take.
 #
 # **SwiGLU** (Shazeer 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202), Eq. 6). GPT-2's MLP is
 # $\mathrm{GELU}(x W) V$ without its biases. Here two matrices read $x$: $U$ (up) makes numbers, $G$ (gate)

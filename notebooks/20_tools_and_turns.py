@@ -16,9 +16,11 @@
 # **It takes** about 20 seconds on one CPU core.
 
 # %%
+import copy
 import random
 
 import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 try:
     from course import plots
@@ -51,7 +53,7 @@ right = {p: p[0] if p in easy else chance.choice("abcdefgh") for p in gpt.PROMPT
 
 
 def written(prompt):
-    """What somebody wrote who knows four in five of the easy letters, and guesses the others."""
+    """By a writer who knows four in five of the easy letters and guesses all others."""
     x = prompt[0] if prompt in easy and chance.random() < 0.8 else chance.choice("abcdefgh")
     return f":{x}{x}." if chance.random() < 0.3 else f"{x}."
 
@@ -185,8 +187,24 @@ holds(cosine < 0.99, "the wrong gradient points only roughly the right way")
 
 # %% [markdown]
 # There is no error, and the wrong gradient points roughly the right way. But it also makes the secret
-# letters themselves likelier, so the policy learns to write them without a call. The longer a tool's
-# answers, the larger this part of the gradient.
+# letter likelier where the tool writes it. Nothing is drawn there, so in a table with a row for every
+# prefix this would change no answer. A network shares its weights: the same step makes the secret likelier
+# as a *first* letter, written without a call:
+
+# %%
+moved, ids = copy.deepcopy(base), [gpt.LETTERS.index(x) for x in prompt]
+only_wrong = parameters_to_vector(moved.parameters()) + 0.1 * (wrong - exact)
+vector_to_parameters(only_wrong, moved.parameters())
+secret = gpt.LETTERS.index(right[prompt])
+with torch.no_grad():
+    first = [float(m(torch.tensor([ids]))[0, -1].softmax(-1)[secret]) for m in (base, moved)]
+print(
+    f"the secret as first letter: {first[0]:.2f}, after a step along the wrong part {first[1]:.2f}"
+)
+holds(first[1] > 1.5 * first[0], "the wrong part makes the secret likelier without a call")
+
+# %% [markdown]
+# The longer a tool's answers, the larger this part of the gradient.
 #
 # **The second: the return starts anew at an observation.** Take two tokens of a call, two of its answer,
 # and one last token, which earns 1. Take $\gamma = 0.9$, $\lambda = 0.5$ and the values below. The last
@@ -215,7 +233,7 @@ holds(first[0, 1] < 0, "with the reset its tokens have negative advantages")
 
 # %% [markdown]
 # (The first column is the call's second token.) With the reset a call is a cost and nothing else: here its
-# tokens have negative advantages, whatever the answer made possible, so the policy stops calling. The
+# tokens have negative advantages, whatever the answer made possible, so the update makes calls rarer. The
 # third row lets GAE run through the tool's tokens and sets their values to 0, as a public library does.
 # That is right only for $\gamma = \lambda = 1$ ([the table](../docs/archive.md#tools-and-turns)).
 #

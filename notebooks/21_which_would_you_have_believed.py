@@ -43,8 +43,9 @@ torch.set_num_threads(1)
 #
 # "Groups of two are as good as groups of sixteen" cannot be tested: no two numbers are ever equal. This
 # can: *from as many answers, a run with groups of two ends at most 0.05 of accuracy below one with groups
-# of sixteen*. The rule has an **effect** for every seed, here the difference in accuracy, and **the least
-# that counts**, here $m = -0.05$. Take six seeds:
+# of sixteen*. The rule has an **effect** for every seed, here the accuracy with groups of two less that
+# with groups of sixteen, and a line that the mean effect has to clear, **the least that counts**: here $m =
+# -0.05$, so that a loss of less than 0.05 still counts as "as good". Take six seeds:
 
 # %%
 effects = torch.tensor([-0.01, 0.03, -0.04, 0.00, 0.02, -0.03])
@@ -71,16 +72,17 @@ assert abs(float(t) - 4.02) < 0.01
 #
 # ## 2. Ten claims at once
 #
-# **Guess first.** Suppose that all ten claims were empty: every effect sits exactly on its line.
-# How often would at least one of ten tests come out significant, at p < 0.05?
+# **Guess first.** Suppose that all ten claims were empty, every effect exactly on its line, and the ten
+# experiments independent. How often would at least one of ten tests come out significant, at p < 0.05?
 
 # %%
 chance = [1 - 0.95**k for k in range(1, 11)]
 print(f"one test {chance[0]:.0%}, ten tests {chance[9]:.0%}")
 
 # %% [markdown]
-# Four times in ten. Holm's correction brings that back to 5% at most: the smallest of ten p-values is
-# multiplied by ten, the next by nine, and so on, and no result may be smaller than the one before it.
+# Four times in ten. Holm's correction brings that back to 5% at most, whether they are independent or not:
+# the smallest of ten p-values is multiplied by ten, the next by nine, and so on, and no result may be
+# smaller than the one before it.
 
 
 # %%
@@ -206,14 +208,15 @@ plots.code(clipped_surrogate, docstring=False)
 
 
 # %%
-def expected_policy(epsilon, passes, rate=0.3, start=START):
+def expected_policy(epsilon, passes, rate=0.3, start=START, ratio=True):
     """The mean over all batches of the policy after each pass, (passes + 1, 3)."""
     theta = start.log().repeat(len(KINDS), 1)  # (1287, 3)
     old, curve = start.log()[ANSWERS], [start]
     for _ in range(passes):
         leaf = theta.clone().requires_grad_()
         log_probs = leaf.log_softmax(-1).gather(1, ANSWERS)
-        loss = clipped_surrogate(log_probs, old, ADVANTAGES, epsilon, epsilon).sum() / 8
+        of_ratio = clipped_surrogate(log_probs, old, ADVANTAGES, epsilon, epsilon)
+        loss = (of_ratio if ratio else -ADVANTAGES * log_probs).sum() / 8
         theta = theta - rate * torch.autograd.grad(loss, leaf)[0]
         curve.append(CHANCE @ theta.softmax(-1))
     return torch.stack(curve)
@@ -225,21 +228,24 @@ def expected_policy(epsilon, passes, rate=0.3, start=START):
 
 # %% tags=["hide-input"]
 free, clipped = expected_policy(1e9, 16), expected_policy(0.2, 16)
+plain = expected_policy(1e9, 16, ratio=False)  # - A log pi: no ratio at all
+runs = {"no clip": free, "no ratio": plain, "clip at 0.2": clipped}
 plots.curves(
-    {"no clip": free[:, 0].tolist(), "clip at 0.2": clipped[:, 0].tolist()},
+    {name: curve[:, 0].tolist() for name, curve in runs.items()},
     range(17),
-    styles={"no clip": "bad", "clip at 0.2": "policy"},
+    styles={"no clip": "bad", "no ratio": "reference", "clip at 0.2": "policy"},
     xlabel="passes over one batch",
     ylabel="probability of the answer with 0.7",
 )
-print(f"no clip {free[-1, 0]:.3f}, clip {clipped[-1, 0]:.3f}")
+print(", ".join(f"{name} {curve[-1, 0]:.3f}" for name, curve in runs.items()))
 holds(abs(free[1, 0] - 0.7) < 0.001, "one pass changes nothing, up to second order")
 
 # %% [markdown]
 # - **The first pass does nothing on average**: all ratios are 1, and a coin is as often up as down.
-# - **Later passes without a clip take from the likely answer.** A rare answer that was lucky doubles its
-#   ratio and is pushed twice as hard; one that was unlucky is pushed less and less. Luck grows, bad luck
-#   shrinks, and only rare answers can double.
+# - **Later passes without a clip take from the likely answer**, for two reasons. A rare answer that was
+#   lucky doubles its ratio and is pushed twice as hard; one that was unlucky is pushed less and less. Luck
+#   grows, bad luck shrinks, and only rare answers can double. And without any ratio the likely answer would
+#   still fall, to 0.65: above one half, softmax takes more for a push down than it gives for one up.
 # - **The clip stops that**, so compared with training without a clip it does favour what was
 #   likely. But it gives nothing: the likely answer ends near 0.7, and not above.
 #
@@ -249,6 +255,7 @@ holds(abs(free[1, 0] - 0.7) < 0.001, "one pass changes nothing, up to second ord
 
 # %%
 holds(free[-1, 0] < 0.62, "without a clip coins take from the likely answer")
+holds(0.64 < plain[-1, 0] < 0.66, "without any ratio they take about half as much")
 holds(0.68 < clipped[-1, 0] < 0.7, "with the clip the likely answer ends near 0.7, and not above")
 
 # %% [markdown]
@@ -277,7 +284,8 @@ check_answer("which_claims_stand", ..., MINE)
 # ## To remember
 #
 # - State the effect, the least that counts and the control before the first run.
-# - Of ten empty claims one looks significant in four cases of ten, until the tests are corrected.
+# - Of ten empty claims at least one looks significant in about four cases of ten, until the tests are
+#   corrected.
 # - *Undecided here* is a result: the seeds were too few, or the effect lies too near to the line.
 #
 # Next: [22_your_own](22_your_own.ipynb). Now find out something that nobody has told you.

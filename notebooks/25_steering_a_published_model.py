@@ -156,11 +156,23 @@ risen = [b - a for a, b, rule in zip(before, after, rules) if rule not in HELD_O
 holds(min(risen) > 0.1, "all six trained constraints rise")
 by_gain = sorted((b - a, rule) for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT)
 holds(by_gain[0][1] == "without the", "without the rises the least")
+for rule in HELD_OUT:
+    was, now = (
+        mean([row["right"][rule] for row in run["rows"][n]]) for n in ("as published", "GRPO")
+    )
+    error = (was * (1 - was) / 16 + now * (1 - now) / 48) ** 0.5
+    seeds = [row["right"][rule] for row in run["rows"]["GRPO"]]
+    print(
+        f"{rule}: {was:.2f} before, seeds {seeds}, difference {now - was:+.2f} +- {1.96 * error:.2f}"
+    )
+    holds(abs(now - was) < 1.96 * error, f"{rule} is undecided")
+    holds(min(seeds) < was < max(seeds), f"the seeds of {rule} lie on both sides")
 
 # %% [markdown]
-# All six trained constraints rise, *without the* the least. Of the two held-out ones, *because* rises and
-# *number* falls, and their mean is not lower than before. A single bar of the published model stands for 16
-# answers, so it says little, as its interval shows.
+# All six trained constraints rise, *without the* the least. Of the two held-out ones *because* is higher
+# than before on two seeds and lower on one, and *number* is lower on two and higher on one. Neither mean
+# lies further from the published model's than chance may bring it, so both are undecided. A single bar of
+# the published model stands for 16 answers, so it says little, as its interval shows.
 #
 # **Four answers**, the first four prompts of the test, before and after (seed 0):
 
@@ -237,7 +249,7 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # | GRPO | the payer, which takes the mean of token scores | 1 less | 8 nats |
 # | neither | the same payer | none | none |
 # | DPO | the pairs themselves | it samples nothing that could be cut off | - |
-# | four commands | another payer, which reads the last token | none | that of the defaults |
+# | four commands | a payer of their own, which reads the last token | none | the engine's default |
 #
 # (The last is the recipe of [your_pairs.md](../docs/your_pairs.md) with its default settings.) **Predict:**
 # which answers will a mean of token scores pay for, if being cut off costs nothing?
@@ -271,6 +283,10 @@ holds(
     "the judge does not like what the payer pays for",
 )
 holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an answer ends")
+was = ends["as published"][0]
+print("GRPO, seed 0:", {name: round(paid[key], 2) for name, key in COLUMNS.items()})
+holds(paid["polite"] > 1.2 > 0.2 > was["polite"], "on seed 0 answers are full of manners")
+holds(paid["right"] < 0.25 < was["right"], "and fewer are right")
 
 # %% [markdown]
 # Numbers are means over seeds. *The judge prefers* and *the mean-score payer* are the shares of unseen
@@ -278,12 +294,12 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # model's, so 0.5 is no change. *Polite words* are counted for each answer, and *right* is the share of
 # answers that pass a rule about the reference answer's words.
 #
-# With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds
-# nothing. The payer prefers 0.86 of these answers to the published model's; the judge, which reads the
-# end, only 0.31. With price and limit more answers end than before. Yet one seed of three turns to
-# manners, which the means hide: on seed 0 an answer has 1.5 polite words, compared with 0.12 before, and
-# 0.20 of the answers are right, compared with 0.34. The judge still prefers 0.64 of them. DPO stays
-# nearest to the start, and the judge does not like it better than the published model.
+# With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds nothing.
+# The payer prefers 0.86 of these answers to the published model's; the judge, which reads the end, only
+# 0.31. With price and limit more answers end than before. Yet one seed of three turns to manners, which the
+# means hide (its numbers stand below the table): on seed 0 an answer has 1.5 polite words, compared with
+# 0.12 before, and 0.20 of the answers are right, compared with 0.34. The judge still prefers 0.64 of them.
+# DPO stays nearest to the start, and the judge does not like it better than the published model.
 #
 # **Two answers of each**, GRPO's from seed 0:
 
@@ -296,7 +312,9 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 
 # %% [markdown]
 # With the four commands nearly all answers end although nothing has a price: their payer reads the last
-# token, as the judge does. The other engines on the same pairs are in
+# token. (It may be the reason, but their other settings differ, too.) The judge reads the last token as
+# well: it is made like this payer and not like GRPO's, so that their 0.74 and GRPO's 0.63 are not a fair
+# race. The other engines on the same pairs are in
 # [docs/archive.md](../docs/archive.md#preferences-with-room-for-48-tokens).
 #
 # **And with the confounder gone?** These answers had room for 48 tokens, so that *ended* moved with
@@ -333,14 +351,14 @@ check_answer("true_share", ..., MINE)
 
 # %% [markdown]
 # **2. Judge four recorded runs.** Four policies of section 4 and their start, without names. One was paid
-# by a mean of token scores and had neither a price for being cut off nor a limit. Which one? (No solution
-# is printed.)
+# by a mean of token scores, and one point less for being cut off, and had a limit of 8 nats. Which one? (No
+# solution is printed.)
 
 # %%
-table("no_price_for_the_end", MINE)
+table("price_for_the_end", MINE)
 
 # %%
-check_answer("no_price_for_the_end", ..., MINE)
+check_answer("price_for_the_end", ..., MINE)
 
 # %% [markdown]
 # ## To remember

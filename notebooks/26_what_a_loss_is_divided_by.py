@@ -90,7 +90,9 @@ holds(
 
 # %% tags=["hide-input"]
 figure, axes = plots.panels(4, height=2.5, width=11)
-figure.suptitle("Only GRPO lets a token of a long answer weigh less", x=0.01, ha="left")
+figure.suptitle(
+    "Of the four, only GRPO's lets a token of a long answer weigh less", x=0.01, ha="left"
+)
 for axis, (name, weight) in zip(axes, of_a_token.items(), strict=True):
     bars = dict(zip("ABCD", weight, strict=True))
     plots.bars(bars, axis=axis, title=f"divided by\n{name}", ylim=(0, 0.28))
@@ -109,8 +111,8 @@ plt.show()
 # - **By a constant**, the number of answers times the longest length that an answer may have (Dr. GRPO,
 #   2025, [arXiv:2503.20783](https://arxiv.org/abs/2503.20783)). Every token weighs the same here as well,
 #   and its weight does not depend on how long the *other* answers of this batch happen to be.
-# - **By the answers alone** (RLOO, 2024, and REINFORCE of 1992). It is the third one times five, which Adam
-#   does not notice, because it divides a gradient by its usual size.
+# - **By the answers alone** (RLOO, 2024, and REINFORCE of 1992). It is the third one times the longest
+#   length, here five. Adam does not notice such a factor, because it divides a gradient by its usual size.
 #
 # **Whom does the first one favour?** Suppose that A and D are both bad, with the same negative advantage.
 # Each token of A is then pushed down a fifth as hard as D's only token, so that a wrong answer is punished
@@ -232,9 +234,10 @@ holds(cosines["... and number of parts"] < 0.99, "the mean of parts' means turns
 # A cosine of 1 means that the step goes the same way, and the optimizer forgives another length. A cosine
 # below 1 means another direction, and no learning rate mends that.
 #
-# **How one finds it in a run.** The reward shows nothing. The norm of the gradient does: cut the same
-# batch into twice as many parts, and `grad_norm` must not move. (The [bug zoo](17_bug_zoo.ipynb) has a
-# run with this mistake among its cases.)
+# **How one finds it in a run.** The reward shows nothing. The norm of the gradient does: cut the same batch
+# into parts of *unequal* size, then into one part, and `grad_norm` must not move. (Between equal parts a
+# mean of the parts' means stays the same and is not found.) (The [bug zoo](17_bug_zoo.ipynb) has a run with
+# this mistake among its cases.)
 #
 # ## 4. Two ranks
 #
@@ -291,7 +294,7 @@ check("part_of_the_loss", my_part)
 #
 # ```python
 # def my_part(loss, mask, parts, responses, rank):
-#     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)
+#     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1).clamp(min=1)  # an empty row is 0
 #     return per_answer.sum() / responses.sum() * len(responses)
 # ```
 #

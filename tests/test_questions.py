@@ -348,7 +348,7 @@ SOLVED: dict[str, Callable[[Rows], Any]] = {
     ),
     "matched_rate": matched,
     "never_compared": of_strengths,
-    "no_price_for_the_end": lambda rows: min(rows[:4], key=lambda row: row[3])[0],
+    "price_for_the_end": lambda rows: max(rows[:4], key=lambda row: row[2])[0],
     "pairs_needed": enough_pairs,
     "push_on_a_token": pushed,
     "same_leash": lambda rows: rows[0][1] * (1 / rows[1][1]) * (1 / rows[2][1]),

@@ -62,6 +62,10 @@ def one_part(generator: torch.Generator) -> Arguments:
         "two ranks, this one has one response of four, with the loss 6: the average with 3 is 3", 3.0,
         loss=[[6.0, 6.0]], mask=lengths(2), parts=1, responses=[3, 1], rank=1,
     ),
+    case(
+        "of two responses one was left out, with no token in the mask: its mean counts as 0", 0.75,
+        loss=[[1.0, 2.0], [9.0, 9.0]], mask=lengths(2, 0), parts=1, responses=[2], rank=0,
+    ),
     random=one_part,
     mistakes="""
         per_answer.sum() / responses.sum() * len(responses) -> per_answer.mean()
@@ -88,8 +92,10 @@ def one_part(generator: torch.Generator) -> Arguments:
             responses of the whole step.
         per_answer.sum() / responses.sum() * len(responses) -> per_answer.sum()
             you do not divide by the responses: with a larger batch the gradient would grow.
-        mask.sum(1) -> mask.shape[1]
+        mask.sum(1).clamp(min=1) -> mask.shape[1]
             you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
+        mask.sum(1).clamp(min=1) -> mask.sum(1)
+            a row that was left out has no tokens, and 0 / 0 is NaN: divide by 1 there.
         responses.sum() * len(responses) -> responses.sum() * len(responses) / parts
             you divide by the number of parts as well. All responses are counted already, and the parts are
             added up.
@@ -100,7 +106,7 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
     `rank`, and the number of `responses` of each rank, (R,), compute its share of the mean over
     all responses of their means over tokens, a scalar. The gradients of the parts are added
     up, those of the ranks averaged."""
-    per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)  # (n,)
+    per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1).clamp(min=1)  # (n,)
     return per_answer.sum() / responses.sum() * len(responses)
 
 

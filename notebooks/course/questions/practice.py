@@ -153,7 +153,7 @@ def true_share(accuracy, preferred):
     return (preferred - errs) / (accuracy - errs)
 
 
-# --- 25: which recorded run had no price? ---------------------------------------------------------
+# --- 25: which recorded run had a price? ----------------------------------------------------------
 
 WAYS = ("unpriced", "grpo", "dpo", "finetuning")
 SHOWN = {
@@ -177,14 +177,14 @@ def recorded_runs(rng):
 
 
 which(
-    "no_price_for_the_end",
+    "price_for_the_end",
     recorded_runs,
-    right="unpriced",
-    text="""Which of these policies was paid by a mean of token scores, without a price for being cut off?
+    right="grpo",
+    text="""Which of these policies was paid by a mean of token scores, with a price for being cut off?
 
-    Enter one letter. What does a mean pay for, if an end adds nothing? Then see who likes it.
+    Enter one letter. What does the price change, and which policies were paid at all?
 
-    grpo: its answers end about as often as the start's: this one paid for being cut off.
+    unpriced: hardly one of its answers ends: it was paid by the mean, and being cut off cost it nothing.
     dpo: it is near the start in everything: this is DPO, which no payer pulls away.
     finetuning: its answers are short and end, and its payer is not asked: it imitates the chosen answers.
     """,
