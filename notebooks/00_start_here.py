@@ -2,10 +2,11 @@
 # # Start here
 #
 # **What is in this repository, and in which order should you read it?** Its subject is **RLHF**,
-# reinforcement learning from human feedback: people say which answers they prefer, and a language model
-# is trained until it gives more answers of that kind. This page is the map: the pipeline, the models, the
-# algorithms, and three ways to read. You need Python and PyTorch, but no reinforcement learning. The page
-# takes about ten seconds to run, after start-up.
+# reinforcement learning from human feedback: people say which answers they prefer, and a language model is
+# trained until it gives more answers of that kind. This page is the map: the pipeline, the models, the
+# algorithms, and three ways to read. You need Python and PyTorch, some probability and derivatives (ten
+# questions to try yourself: [the self-test](teaching/self_test.md)), but no reinforcement learning. The
+# page takes about ten seconds to run, after start-up.
 #
 # **After this page you can** say which stages RLHF has and which model does what in them, and choose the
 # pages that answer your question.
@@ -140,15 +141,13 @@ plots.diagram("algorithm_map")
 # **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then [07 GRPO](07_grpo.ipynb) without its
 # exercises. Then run `make demo ARGS="--budget small"` and open the report that it names at its end.
 #
-# **A day (one reader took ten hours): RLHF from nothing.** Seven pages with their exercises:
-# [02 tokens and masks](02_tokens_padding_masks.ipynb),
-# [04 policy gradients](04_policy_gradients_and_baselines.ipynb),
-# [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
-# [07 GRPO](07_grpo.ipynb) with its short companion [26 what a loss is divided
-# by](26_what_a_loss_is_divided_by.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
-# [14 DPO and its neighbours](14_dpo_and_pg_grpo.ipynb). If transformers are new to you,
-# read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9 and 11 to 13 of
-# the exam.
+# **A day (one reader took ten hours): RLHF from nothing.** Seven pages with their exercises: [02 tokens and
+# masks](02_tokens_padding_masks.ipynb), [04 policy gradients](04_policy_gradients_and_baselines.ipynb), [05
+# what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb), [07
+# GRPO](07_grpo.ipynb) with its short companion [26 what a loss is divided
+# by](26_what_a_loss_is_divided_by.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and [14 DPO and its
+# neighbours](14_dpo_and_pg_grpo.ipynb). If transformers are new to you, read
+# [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7 and 9 to 13 of the exam.
 #
 # **A week: all of it**, in the order of the numbers, but 26 right after 07 and 25 right after 18. The
 # exam at the end of [22 your own](22_your_own.ipynb) shows what you remember.

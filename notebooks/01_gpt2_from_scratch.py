@@ -78,7 +78,6 @@ library = plain_attention(query[None, None], key[None, None], value[None, None],
 fused = F.scaled_dot_product_attention(query, key, value, is_causal=True)
 torch.testing.assert_close(library, torch.stack(rows))
 torch.testing.assert_close(fused, library)  # the kernel that the model calls
-plots.code(plain_attention, docstring=False)
 
 # %% [markdown]
 # > **Predict, then run.** Why the $\sqrt d$? Take random queries and keys and leave it out. How much
@@ -95,8 +94,8 @@ holds(largest[1] > largest[0], "without the root one token gets nearly all of th
 assert largest[1] > 0.9 > 0.5 > largest[0]
 
 # %% [markdown]
-# The score of two random vectors has variance $d$. Without the division, a softmax over wide vectors
-# puts nearly everything on one token, and then its gradient vanishes.
+# The score of two vectors of $d$ independent numbers, each of variance 1, has variance $d$. Without the
+# division, a softmax over wide vectors puts nearly everything on one token, and then its gradient vanishes.
 #
 # ## 2. The causal mask, in a real model
 #
@@ -368,13 +367,16 @@ holds(
 #
 # ## 8. From logits to a token: temperature and top-p
 #
-# The **temperature** $\tau$ divides the logits $z$: below 1 the likely gets likelier. **Top-p** keeps
-# the smallest set $W$ of tokens that has at least the probability $p$ together. Their probabilities
-# are scaled up to a sum of 1 (Holtzman et al. 2020,
+# The **temperature** $\tau$ divides the logits $z$: below 1 the likely gets likelier. **Top-p** keeps the
+# likeliest tokens, as few as have at least the probability $p$ together: the **nucleus** $W$. Their
+# probabilities are scaled up to a sum of 1 (Holtzman et al. 2020,
 # [arXiv:1904.09751](https://arxiv.org/abs/1904.09751), section 3):
 #
 # $$p_\tau(v) = \frac{\exp(z_v / \tau)}{\sum_u \exp(z_u / \tau)}, \qquad
-# V^{(p)} = \arg\min_{W} |W| \quad \mathrm{with} \quad \sum_{v \in W} p_\tau(v) \ge p$$
+# W = \{v_1, \dots, v_k\} \quad \mathrm{with\ the\ least} \; k \; \mathrm{for\ which} \quad
+# \sum_{i \le k} p_\tau(v_i) \ge p$$
+#
+# where $v_1$ is the likeliest token, $v_2$ the next, and so on.
 
 # %%
 candidates = ["great", "lovely", "solid", "okay", "poor", "dull", "foul", "purple"]
@@ -481,7 +483,7 @@ check_answer("which_sampling", ..., MINE)
 
 # %%
 def my_top_p(logits, p):
-    """logits (V,) -> probabilities (V,), 0 outside the smallest set that has at least p."""
+    """logits (V,) -> probabilities (V,), 0 but for the likeliest, as few as have at least p."""
     ...  # your code
 
 
@@ -518,7 +520,7 @@ check("top_p", my_top_p)
 #
 # ## To remember
 #
-# - A column sees only what stands before it, so changing a token changes nothing before it.
+# - A column sees itself and what stands before it, so changing a token changes nothing before it.
 # - Column $j$ of the logits is about token $j + 1$.
 # - For reinforcement learning, sample from the full distribution and score with the sampler's
 #   temperature.

@@ -217,9 +217,9 @@ axis.get_legend().remove()
 plots.code(pretraining.train, ("for step in steps", "row = steps.update"))
 
 # %% [markdown]
-# (The sum is divided by the token count that a batch has *on average*, not by the batch's own count.
-# Rows of similar length share a batch. Divided by its own count, a batch of short rows would give each
-# of its tokens more weight.)
+# (Here the sum is divided by the tokens that a batch has *on average*, and not by the batch's own count as
+# in section 2. Rows of similar length share a batch, so divided by its own count a batch of short rows
+# would give each of its tokens more weight.)
 #
 # One layer of width 128 with two heads, 16 fresh documents a step. Every 100 steps the model answers
 # 128 prompts that occur in no training document, and the judge says whether it writes about the right
@@ -283,12 +283,17 @@ right.axhline(corpus_topic, label="the writers of the corpus", **plots.line("exa
 right.legend()
 holds(abs(log[0]["loss"] - math.log(tokenizer.n_vocab)) < 0.5, "the loss begins near log V")
 holds(log[-1]["held_out_loss"] < 1.35, "the held-out loss ends below 1.35")
+early, topics = (dict(zip(*series(key), strict=True)) for key in ("held_out_loss", "topic"))
+print(f"held out after 50 steps {early[50]:.2f} nats; topic ", end="")
+print(", ".join(f"{topic:.2f} at step {step}" for step, topic in topics.items() if step < 600))
+holds(early[50] < 1.6, "after fifty steps the held-out loss is about 1.5 nats")
 
 # %% [markdown]
-# Two phases. In fifty steps the model knows the sentences of this world. Then the loss hardly moves
-# for a while. Between steps 200 and 500 the model finds out that the item of the prompt is worth
-# **copying**. (The spikes are no accidents: a batch of answers that are cut off after a few words is
-# hard to predict.)
+# Two phases. In fifty steps the loss falls from 6.5 to 1.5 nats, and `topic` does not move: what is learned
+# is how these texts sound. Then the loss hardly moves for a while. Between steps 200 and 500 the model
+# finds out that the item of the prompt is worth **copying**. (The spikes are no accidents. Rows of similar
+# length share a batch, and some batches hold the answers that were cut off after two or three tokens.
+# Nobody can foresee that they end there.)
 #
 # How does it copy? In a model with one layer we can see it directly. We cut the text off where the
 # item must come, and look at where the last token puts its attention.
@@ -313,6 +318,10 @@ best = next_word.topk(3)
 for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
     print(f"{probability:.2f} {'EOS' if i == tokenizer.eos_id else tokenizer.decode([i])}")
 holds(seen[int(heads.sum(0).argmax())] == "kettle", "the heads look at the item of the prompt")
+named = [(i, d) for d in documents for i in reviews.ITEMS if i in d.response.split(".")[0]]
+habit = sum(item == document.meta["item"] for item, document in named) / len(named)
+print(f"of {len(named):,} first sentences with an item, {habit:.2f} have that of the prompt")
+holds(0.75 < habit < 0.8, "the first item named is right in nearly four cases of five")
 
 # %% [markdown]
 # Both heads point at the item of the prompt. Its probability, about 0.7, is near the habit of
@@ -412,10 +421,10 @@ for index in (0, 1, 2):
 # (Both models answer the same prompts with the same random numbers, so their rewards are not
 # independent. The interval of the difference is therefore taken from differences prompt by prompt.)
 #
-# **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that
-# others are worse. So it gets about as good as the answers that it imitates, and somebody had to choose
-# those. (Where the policy itself wrote the answers among which somebody chose, this is called rejection
-# sampling or expert iteration, and its gradient is a policy gradient with rewards 0 and 1:
+# **What fine-tuning cannot do.** It knows only that these answers are good, not *why*, and not that others
+# are worse. So it gets about as good as the answers that it imitates, and somebody had to choose those.
+# (Where the policy itself wrote the answers among which somebody chose, this is called rejection sampling
+# or expert iteration, and up to a factor its first gradient is a policy gradient with rewards 0 and 1:
 # [24](24_from_these_pieces_to_a_recipe.ipynb), section 2.) The next pages learn from a reward instead, so
 # the policy can improve on its own answers.
 #
@@ -485,8 +494,8 @@ check_answer("what_the_losses_say", ..., MINE)
 # ## To remember
 #
 # - Pre-training and fine-tuning have one loss; they differ in the texts and in the tokens that count.
-# - The loss hides what is learned when: sentences come in fifty steps, copying from the prompt in some
-#   hundreds.
+# - The loss hides what is learned when: nearly all of its fall comes in fifty steps, and copying from the
+#   prompt, which hardly shows in it, takes some hundreds.
 # - Fine-tuning imitates what somebody has chosen; it knows neither why that was good nor what would be
 #   worse.
 #

@@ -71,9 +71,9 @@ for word, slope, by_hand in zip(WORDS, TRUE, pi * (REWARDS - J), strict=True):
 torch.testing.assert_close(TRUE, pi * (REWARDS - J))
 
 # %% [markdown]
-# The gradient of a sum needs no trick. All estimates below are compared with this **true gradient**.
-# Words that are better than the average 1.7 go up, the others go down. The three numbers add up to
-# 0, because probability that one word gains must come from the others.
+# The gradient of a sum needs no trick. All estimates below are compared with this **true gradient**. Words
+# that are better than the average 1.7 go up, the others go down. The three numbers add up to 0, because a
+# number that is added to all three logits changes no probability, and so not $J$.
 #
 # Change any number on this page and run all of it again, other rewards for example. Where the text is
 # then no longer right, a line says so.
@@ -400,16 +400,20 @@ z_score = biases.pop("group z-score (GRPO)")
 holds(max(biases.values()) < 1e-9, "only the z-score is biased")
 holds(abs(results["group mean"][0] - 3 / 4) < 1e-9, "the group mean goes 3/4 of the way")
 holds(z_score > 1e-3, "the z-score is biased, in direction as well")
+enough = (results["group z-score (GRPO)"][2] / z_score) ** 2
+print(f"its noise is as small as its bias with {enough:.0f} groups in a batch")
 
 # %% [markdown]
-# (Bias and noise are in units of the true gradient, after division by the scale.) Three things to notice:
+# (Each estimate is divided by its scale first. Bias and noise are then multiples of the length of the true
+# gradient.) Three things to notice:
 #
 # - The **group mean** goes exactly $1 - 1/G = 3/4$ of the way: it subtracts a quarter of $R_i$ from
 #   the response that earned it. The direction is untouched, so it is only a smaller learning rate.
 #   (This matters if the loss has a second term that does not shrink, such as page 05's KL.)
-# - The **z-score** divides by a number that depends on the very rewards it divides, so it is biased,
-#   in direction as well. But its bias is much smaller than the noise of a group. It shows only in
-#   large batches, where the noise averages out and the bias stays.
+# - The **z-score** divides by a number that depends on the very rewards it divides, so it is biased, in
+#   direction as well. But its bias is much smaller than the noise of a group. It shows only in large
+#   batches, where the noise averages out and the bias stays: here from about 41 groups on the bias is the
+#   larger of the two.
 # - The unbiased ones differ in noise, and *only* there. A baseline matters more than the finer points.
 #
 # And what does the baseline do to learning? Here are the rewards 13, 12, 11 again, and the same
@@ -693,10 +697,10 @@ holds(abs(factor - 2.5) < 1e-9, "the second token's push is 2.5 times the right 
 # after "yes". The second token gets the right sign and 2.5 times the right size, because its ratio
 # leaves out that "yes" comes first less often now ($0.5 / 0.2 = 2.5$).
 #
-# Why does nobody take the product, then? Because it is as noisy as it is right. With 100 tokens whose
-# ratios are 1.05 or 0.95, products run from $0.95^{100} = 0.006$ to $1.05^{100} = 132$, and a few
-# answers decide the step. The token's ratio has much less noise, for a bias that is small while the
-# two policies are close. How does it grow as the policy moves away?
+# Why do PPO and GRPO not take the product, then? Because it is as noisy as it is right. With 100 tokens
+# whose ratios are 1.05 or 0.95, products run from $0.95^{100} = 0.006$ to $1.05^{100} = 132$, and a few
+# answers decide the step. The token's ratio has much less noise, for a bias that is small while the two
+# policies are close. How does it grow as the policy moves away?
 
 # %%
 steps = torch.linspace(0, 1, 21)
@@ -717,10 +721,12 @@ halves = [errors[name][10] for name in ("token's ratio", "no ratio")]
 holds(halves[0] < halves[1] / 1.5, "half way the token's ratio is nearer to the truth than none")
 
 # %% [markdown]
-# At the first update there is no bias. With the token's ratio it grows more slowly than without any
-# ratio, but it does grow. This is one more reason to take few steps with a rollout.
-# [11](11_grpo_family.ipynb) has a loss that takes one ratio for the whole answer (GSPO, with a geometric
-# mean), and [19](19_when_the_sampler_is_not_the_policy.ipynb) is about samples that are older still.
+# At the first update there is no bias. With the token's ratio it grows more slowly than without any ratio,
+# but it does grow. This is one more reason to take few steps with a rollout. Some do take one ratio for the
+# whole answer: [10](10_rloo_and_reinforce_plus_plus.ipynb) the product, inside of PPO's clip;
+# [11](11_grpo_family.ipynb) its geometric mean (GSPO); and
+# [19](19_when_the_sampler_is_not_the_policy.ipynb) the product, cut off at 2, for samples that are older
+# still.
 #
 # > **Third exit.** With the ratio and the clip you have all of [PPO](09_ppo.ipynb) but its critic. The
 # > exercises are next, then [the leash](05_what_a_kl_is.ipynb).
@@ -732,9 +738,10 @@ holds(halves[0] < halves[1] / 1.5, "half way the token's ratio is nearer to the 
 #
 # ## Exercises
 #
-# **1. The best baseline.** Section 6 says that the noise is least *near* E[R]. Where exactly? For three
-# words of your own: which constant $b$ makes the noise of the gradient smallest? You may search with
-# `mean_and_noise` of section 5, or set a derivative to 0. (No solution is printed.)
+# **1. The best baseline.** Three words of your own. Before you compute: does the constant $b$ with the
+# least noise lie above or below $\mathbb{E}[R]$, and which word pulls it there? (A word counts with $\pi \,
+# |\nabla \log \pi|^2$, so look for the word whose gradient is longest.) Then find $b$. (No solution is
+# printed.)
 
 # %%
 from course.entered import check_answer, table

@@ -137,12 +137,13 @@ holds(
 # - The **forward** KL averages over what the reference says. Dropping an answer costs infinitely
 #   much, but adding nonsense is cheap.
 #
-# RLHF uses the reverse direction: "stay within what the reference might have said, and choose
-# freely". Variety is protected, but at a price: the reverse KL is $-H(\pi) - E_\pi[\log \pi_{ref}]$, so
-# the penalty pays $\beta$ for every nat of the policy's entropy $H$, and where all rewards are equal its
-# optimum is the reference with all its variety (section 7). A reward that offers more than $\beta$ a nat
-# buys variety off, because dropping an answer is cheap. Fine-tuning on texts (next-token loss) minimises
-# the forward direction: "be able to say everything in the data".
+# RLHF uses the reverse direction: "stay within what the reference might have said, and choose freely".
+# Variety is protected, but at a price: the reverse KL is $-H(\pi) - E_\pi[\log \pi_{ref}]$, so the penalty
+# pays $\beta$ for every nat of the policy's entropy $H$, and where all rewards are equal its optimum is the
+# reference with all its variety (section 7). But where dropping an answer raises the expected reward by
+# more than $\beta$ for each nat that it costs, it is dropped further, and in this direction dropping costs
+# few nats. Fine-tuning on texts (next-token loss) minimises the forward direction: "be able to say
+# everything in the data".
 #
 # The classic picture: a reference with two peaks, and a policy that can only have one. Which one
 # peak does each direction choose? We try all of them.
@@ -269,11 +270,11 @@ prompts = [record.prompt for record in reviews.prompts("validation")[:4]]
 show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}, prompts=prompts)
 
 # %% [markdown]
-# Most tokens are white: grammar has not changed, and names were copied before. The drift is in a
-# few choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL
-# at this place" sums over the whole vocabulary, so it does not depend on which token was drawn, and
-# it is never negative. Both numbers per response above estimate the same divergence. Their difference is
-# about two standard errors, as in one seed of twenty; other seeds are closer.
+# Most tokens are white: grammar has not changed, and names were copied before. The drift is in a few
+# choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL at this
+# place" sums over the whole vocabulary, so it does not depend on which token was drawn, and it is never
+# negative. Both numbers per response above estimate the same divergence. Their difference is about two
+# standard errors. Chance alone makes it as large in one seed of twenty.
 #
 # ## 6. In the reward or in the loss?
 #
@@ -338,8 +339,10 @@ torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
 # | unit of $\beta$ | reward per nat | standard deviations of the group's rewards per nat |
 # | critic | must predict the KL to come, too | does not see it |
 #
-# **Credit**, for the first response above, with k1 in both places so that the amounts can be compared. In
-# the reward the first token pays for 0.8 nats, the sum of all four; in the loss for its own 0.2:
+# (Whitening and the critic belong to pages [10](10_rloo_and_reinforce_plus_plus.ipynb) and
+# [09](09_ppo.ipynb): pass over these two rows for now.) **Credit**, for the first response above, with k1
+# in both places so that the amounts can be compared. In the reward the first token pays for 0.8 nats, the
+# sum of all four; in the loss for its own 0.2:
 
 # %%
 to_come = k1_t[0].flip(0).cumsum(0).flip(0)
@@ -371,10 +374,10 @@ holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
 # that the penalty in the reward changes the deviation a little.)
 #
 # **Why is $\beta$ 0.04 in the paper, 0.4 in [nano/rlhf.py](../nano/rlhf.py) and 0.1 in the engine?** All
-# three are GRPO's, k3 in the loss. Take three answers with the advantages $A$ = -1, 0 and 1, equally
-# likely under the reference. With $A$ held fixed, the pull of k3 balances the push at
-# $\pi / \pi_{ref} = \beta / (c - A)$, where $c$ normalises the probabilities. At that point the odds of
-# best to average answer have grown by this factor:
+# three are GRPO's, k3 in the loss. Take three answers of one token each, with the advantages $A$ = -1, 0
+# and 1, equally likely under the reference. With $A$ held fixed, the pull of k3 balances the push at $\pi /
+# \pi_{ref} = \beta / (c - A)$, where $c$ normalises the probabilities. At that point the odds of best to
+# average answer have grown by this factor:
 
 # %%
 ADVANTAGES = torch.tensor([-1.0, 0.0, 1.0])
@@ -402,9 +405,11 @@ holds(5 < odds[0.4] < 10 < odds[0.1] < 50 < odds[0.04], "a smaller beta lets the
 #
 # $$\pi^*(y) = \frac{\pi_{ref}(y) \, e^{R(y) / \beta}}{\sum_u \pi_{ref}(u) \, e^{R(u) / \beta}}$$
 #
-# Training with a KL in the *reward* ends there (with k2 in the loss, too, where an answer is a single
-# token). **It is not where GRPO ends**: k3 in the loss leads to $\pi_{ref} \, \beta / (c - A)$ of section 6
-# while the advantages $A$ are held fixed, and further on because GRPO normalises them anew.
+# Training with k1 in the *reward* ends there, if the network can be this policy and the samples are fresh
+# (with k2 in the loss, too, where an answer is a single token; with k3 in the reward it does not:
+# [08](08_kl_estimators.ipynb), section 3). **It is not where GRPO ends**: k3 in the loss leads to
+# $\pi_{ref} \, \beta / (c - A)$ of section 6 while the advantages $A$ are held fixed, and further on
+# because GRPO normalises them anew.
 #
 # The line comes back in [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
 # et al. 2023, [arXiv:2305.18290](https://arxiv.org/abs/2305.18290), Eq. 4).

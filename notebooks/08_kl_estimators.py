@@ -112,13 +112,14 @@ generator = torch.Generator().manual_seed(0)
 ref6 = torch.tensor([0.20, 0.22, 0.20, 0.18, 0.10, 0.10]).log()
 tilt = torch.tensor([1.0, 0.4, 0.1, -0.2, -0.5, -0.8])
 figure, axes = plots.panels(2)
-below = {}
+below, spread = {}, {}
 for axis, strength, where in zip(axes, (0.5, 2.55), ("near", "far"), strict=True):
     one = (ref6 + strength * tilt).log_softmax(-1)
     truth = (one.exp() * (one - ref6)).sum()
     draws = torch.multinomial(one.exp(), 20_000 * 64, replacement=True, generator=generator)
     means = {name: ESTIMATORS[name](one[draws, None], ref6[draws, None]).view(-1, 64).mean(1)
              for name in ("k1", "k3")}  # fmt: skip
+    spread |= {(where, name): float(m.std()) for name, m in means.items()}
     below |= {(where, name): float((m < truth).double().mean()) for name, m in means.items()}
     plots.histograms(means, axis=axis, bins=60, means=False, xlabel="mean of 64 samples (nats)",
                     ylabel="batches", title=f"{where}: the KL is {truth:.2f} nats")  # fmt: skip
@@ -126,13 +127,17 @@ for axis, strength, where in zip(axes, (0.5, 2.55), ("near", "far"), strict=True
 axes[1].set_xlim(0, 2.5)
 plt.show()
 for (where, name), share in below.items():
-    print(f"{where:4} {name}: {share:.0%} of the batches too low")
+    print(f"{where:4} {name}: scatters by {spread[where, name]:.3f} nats, ", end="")
+    print(f"{share:.0%} of the batches too low")
+holds(spread["near", "k3"] < spread["near", "k1"] / 5, "near the reference k3 scatters less")
+holds(spread["far", "k3"] > spread["far", "k1"], "far away it scatters more")
 holds(below["far", "k3"] > 0.6 > below["far", "k1"], "far away k3 is too small in most batches")
 
 # %% [markdown]
-# Near the reference k3 is much less noisy. Far away it is not: wherever the policy has *lost* mass,
-# $\pi_{ref} / \pi$ is huge but rarely sampled, so k3 is too small in most batches and makes up for
-# it in a few. For a *curve* of a large divergence k1 is the better instrument.
+# Near the reference k3's mean scatters by 0.005 nats and k1's by 0.035. Far away it is the other way round,
+# 0.21 and 0.12: wherever the policy has *lost* mass, $\pi_{ref} / \pi$ is huge but rarely sampled, so k3 is
+# too small in most batches and makes up for it in a few. For a *curve* of a large divergence k1 is the
+# better instrument.
 #
 # ## 2. Value is not gradient
 #
@@ -329,9 +334,10 @@ holds(exact["k2"][-1] < 1e-3 and exact["k3"][-1] < 1e-3, "k2 and k3 return to th
 holds(sampled["k1"][-1] > sampled["k1"][0], "with samples, k1 as a loss makes the KL grow")
 
 # %% [markdown]
-# With the exact gradient, k1 does not move. With samples it walks at random, and a random walk of a
-# distribution ends in a corner, so the KL *grows*. k2 and k3 return to the reference. The absolute
-# value comes near it but cannot settle, because it pulls next to the reference as hard as far away.
+# With the exact gradient, k1 does not move. With samples it walks at random: nothing leads it back, and
+# near a corner its steps become small, because hardly anything else is drawn there. So the runs collect
+# near the corners, slowly, and their mean KL *grows*. k2 and k3 return to the reference. The absolute value
+# comes near it but cannot settle, because it pulls next to the reference as hard as far away.
 #
 # With a reward there is an exact answer to compare with: the best policy is $\pi^* \propto \pi_{ref} \,
 # e^{R / \beta}$ ([05](05_what_a_kl_is.ipynb), section 7; [14](14_dpo_and_pg_grpo.ipynb) derives it).
@@ -441,6 +447,10 @@ gradients = {
     "k2 in the loss": averaged(lambda lp: k2(lp, ref)),
     "k3 in the loss": averaged(lambda lp: k3(lp, ref)),
 }
+weights = here.sum(1).exp()  # of the nine responses
+gradients["k2 of the answer's sum"] = gradient(
+    lambda z: (weights @ k2(tokens_of(z).sum(1, True), ref.sum(1, True))).sum(), theta
+)
 rows = []
 for name, found in gradients.items():
     cosine = torch.cosine_similarity(found.flatten(), whole.flatten(), dim=0)
@@ -449,7 +459,8 @@ for name, found in gradients.items():
     rows.append([name, f"{error[0]:.4f}", f"{error[1:].max():.4f}", f"{cosine:.4f}", verdict])
 columns = ["", "error, first token", "error, second token", "cosine", ""]
 plots.table(columns, rows, shade={"exact": "good", "not exact": "bad"}.get)
-torch.testing.assert_close(gradients["k1 in the reward"], whole, atol=1e-12, rtol=0)
+for name in ("k1 in the reward", "k2 of the answer's sum"):
+    torch.testing.assert_close(gradients[name], whole, atol=1e-12, rtol=0)
 holds(
     (gradients["k2 in the loss"] - whole)[1:].abs().max() < 1e-12, "k2 is right for the last token"
 )
@@ -458,10 +469,10 @@ holds(
 )
 
 # %% [markdown]
-# Only k1 in the reward is exact. k2 is right for the last token. But for the first it misses that
-# this token also chooses where the second one is drawn. The ratio of section 4 has the same blind
-# spot, because it corrects the choice of a token but not how often the tokens before it are
-# visited.
+# k1 in the reward is exact, and as a loss half the square of the *sum* of an answer's k1 is exact as well.
+# k2 of single tokens is right for the last token. But for the first it misses that this token also chooses
+# where the second one is drawn. The ratio of section 4 has the same blind spot, because it corrects the
+# choice of a token but not how often the tokens before it are visited.
 #
 # **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3`, and no `k1`. All estimators
 # are in [rl/equations/kl.py](../rl/equations/kl.py).
@@ -537,8 +548,8 @@ check_answer("which_is_k3", ..., MINE)
 # %% [markdown]
 # ## 7. Check your own loss
 #
-# The code of one RLHF book added a "k3" term to its loss, for tokens sampled from the policy (revision
-# `a66b0bf` of August 2026; mended since, in `29def8d`). In our notation:
+# A term that published code added to its loss as "k3", for tokens sampled from the policy (it has been
+# mended since; [the kit](../conformance/README.md) has the source). In our notation:
 
 
 # %%
@@ -556,19 +567,18 @@ holds(verdict.status == "mistake", "it can name the mistake")
 
 # %% [markdown]
 # The ratio is upside down. With samples of the *reference* this form would be right, and estimate the
-# forward KL. Near the reference both forms are
-# $\delta^2 / 2$, so no curve looked suspicious. The second line is from the
-# [conformance kit](../conformance/README.md), which tries a function on worked cases and can name the
-# mistake: `python -m conformance mine.py:published`. It does not see whether a function is called with the
-# right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
+# forward KL. Near the reference both forms are $\delta^2 / 2$, so that no curve tells them apart there. The
+# second line is from the [conformance kit](../conformance/README.md), which tries a function on worked
+# cases and can name the mistake: `python -m conformance mine.py:published`. It does not see whether a
+# function is called with the right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
 #
 # ## To remember
 #
 # - An estimate with the right value can have any gradient, and training uses the gradient alone.
 # - k1 belongs in the reward, and as a loss it does nothing on average; k2 as a loss has the gradient of
 #   the reverse KL, k3 that of the forward one.
-# - Old samples need the ratio, differentiated as well; for whole responses only k1 in the reward is
-#   exact.
+# - Old samples need the ratio, differentiated as well. For whole responses k1 in the reward is exact, and
+#   k2 or k3 of single tokens in the loss are not: they leave out where a token leads.
 #
 # Next: [09_ppo](09_ppo.ipynb). GRPO gives every token of an answer the same advantage. PPO asks which
 # *token* was good.

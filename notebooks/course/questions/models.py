@@ -12,7 +12,7 @@ WORDS = ("great", "lovely", "solid", "okay", "poor", "dull")
 
 
 def kept_by_top_p(probabilities, p):
-    """Those of the smallest set with at least p, scaled up to 1; the likeliest come first."""
+    """Those of the likeliest, as few as have at least p, scaled up to 1; the likeliest come first."""
     before = [sum(probabilities[:i]) for i in range(len(probabilities))]
     kept = [x if b < p else 0.0 for x, b in zip(probabilities, before)]
     return [x / sum(kept) for x in kept]
