@@ -42,7 +42,7 @@ class SamplingParams:
 
     temperature: float = 1.0  # tau: logits are divided by it
     top_k: int = 0  # keep the k most likely tokens; 0 = all
-    top_p: float = 1.0  # keep the smallest set with at least this probability (arXiv:1904.09751)
+    top_p: float = 1.0  # keep the likeliest, as few as have this probability (arXiv:1904.09751)
     greedy: bool = False
     max_new_tokens: int = 64
 
