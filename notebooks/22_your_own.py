@@ -469,7 +469,7 @@ check_answer("half_width", ..., MINE)
 # 9. When is the product of token ratios right, and what does a ratio per token get wrong?
 #    [04](04_policy_gradients_and_baselines.ipynb), section 12
 # 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?
-#     [11](11_grpo_family.ipynb), section 2
+#     [26](26_what_a_loss_is_divided_by.ipynb), section 1, and [11](11_grpo_family.ipynb), section 2
 # 11. What must the loss of a micro-batch, or of a rank, be divided by?
 #     [26](26_what_a_loss_is_divided_by.ipynb), sections 2 and 4
 # 12. Before the first update: which quantities are exactly 1, and which exactly 0?
