@@ -22,6 +22,7 @@ from studies.runner import Job, StudyFlags
 Stage = Literal["polite", "people", "controls"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 REWARD_MODEL, GRPO = "reward_model.reward_model_training", "rl.grpo_engine"
+QUICK = 100  # pairs of a file in a quick look
 DPO, FINETUNING = "rl.dpo_engine", "gpt.finetuning"
 
 
@@ -45,15 +46,16 @@ def file_of(config: PreferencesConfig, name: str) -> Path:
 def write_files(config: PreferencesConfig) -> None:
     """Write every file of pairs; the held-out ones are in each, under marks by which commands split."""
     chat, parts = ModelFolder.open(config.model).tokenizer().chat, config.parts or STAGES
+    most = QUICK if config.quick else None
     if config.pairs.exists() or "people" not in parts:
-        polite = parts_of_polite(rows_of(config.pairs, chat))
+        polite = parts_of_polite(rows_of(config.pairs, chat)[:most])
         held_out = [*marked(polite["validation"], "validation"), *marked(polite["test"], "test")]
         for half in ("a", "b"):
             write_rows(
                 file_of(config, f"polite-{half}"), [*marked(polite[half], "train"), *held_out]
             )
     if config.people.exists() or "people" in parts:
-        thirds = parts_of_people(rows_of(config.people, chat))
+        thirds = parts_of_people(rows_of(config.people, chat)[:most])
         for fold in range(FOLDS):
             others = [row for third in thirds for row in third if third is not thirds[fold]]
             asked = sorted({row["asked"] for row in thirds[fold]})
