@@ -146,7 +146,8 @@ holds(average == 5 / 4, "divided by n - 1 the variance is right on average")
 # The paper does not say which one it takes, and programs differ: `torch.std` divides by $n - 1$,
 # `numpy.std` by $n$. The library takes $n - 1$. All groups have the same size, so the choice
 # multiplies every advantage by the same factor: with $n - 1$ it is $\sqrt{(n - 1) / n} = 0.87$ times as
-# large. It changes only how much the reward weighs against the KL.
+# large. Adam does not notice a constant factor of the whole loss, so with it this changes only how much
+# the reward weighs against the KL.
 #
 # **Your turn.** Fill in the line and run the cell. The check says what is wrong, if anything is.
 
@@ -398,9 +399,11 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # %% [markdown]
 # So **the value of the loss says nothing about progress**. Look at the reward. The gradient
 # of a run's first update is that of REINFORCE. Checking that the ratios are 1 before the first
-# update is also the best test of an implementation. A wrong temperature, dropout left on (the ratio
-# then compares two random networks), a position off by the padding, a mask off by one: each of them
-# breaks it. Every run logs how far the ratios are from 1, as `ratio_error_at_start`.
+# update is also a good test of an implementation. A wrong temperature, dropout left on (the ratio
+# then compares two random networks), a position off by the padding, a logit read one column too late:
+# each of them breaks it. Not every bug does. A mask that loses the EOS only hides one ratio of each answer
+# from the check, and all others are still 1 ([02](02_tokens_padding_masks.ipynb), section 4). Every run
+# logs how far the ratios are from 1, as `ratio_error_at_start`.
 
 # %% [markdown]
 # ## 5. The loop
@@ -492,8 +495,8 @@ print(f"\ngain in gold after 10 steps {gain.mean():.3f} +- {half:.3f} (95% inter
 holds(gain.mean() > half, "the truth rises with the score")
 
 # %% [markdown]
-# Read the answers. Greetings, thanks and kind words are learned first; the right thing and the right person
-# are harder, for the reward model ([06](06_reward_model.ipynb), section 6) and so for its policy. The two
+# Read the answers. They have become polite, but even after 80 steps an answer may speak of the wrong thing.
+# That is hard for the reward model ([06](06_reward_model.ipynb), section 6) and so for its policy. The two
 # curves do not rise together for ever: [13](13_when_the_proxy_breaks.ipynb).
 #
 # **A batch that is used again.** Sampling is the expensive part of RL, so each batch serves for $\mu$
