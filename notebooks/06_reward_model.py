@@ -303,7 +303,7 @@ check("prefix_scores", my_prefix_scores)
 # An answer that is better by 0.12 wins in 73% of the cases. So the perfect reward model is known as
 # well: it is $R / 0.12$, up to a constant. But even that one disagrees with the labels whenever the
 # annotator errs. The mean probability that the annotator is right is the **ceiling** of any model's
-# accuracy.
+# expected accuracy. (On a few hundred labels a good model may lie above it by luck.)
 #
 # People are harder. **Ties:** drop them, or give both verdicts half the weight. **Position bias:** the
 # answer shown first wins more often. So shuffle the order, which makes it noise instead of a lean to one
@@ -526,8 +526,8 @@ holds(right[-1] > right[0] + 0.05, "more pairs order more of the held-out pairs 
 # of many pairs, or three people about each of a third as many. The answer can be computed for a small
 # model: ten things about an answer matter, each with an unknown weight; an annotator compares as in
 # section 1, and errs as often as that formula says. The weights are then fitted by the loss of section 1,
-# in which a pair with two votes of three has the label $2/3$. (A little weight decay belongs to it: it is
-# the exact prior of the weights, which are drawn from a normal distribution.)
+# in which a pair with two votes of three has the label $2/3$. (The weights were drawn from a normal
+# distribution, so the fit may know that much: its weight decay says so.)
 #
 # One label costs 1. What a new *pair* costs depends on you: nothing where the policy writes answers by
 # itself, more where people write them, or where a long pair is read once and then judged several times. So
@@ -673,7 +673,7 @@ seen = ("judgement turned", "rude closing", "no closing", "another item")
 holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, manners and item")
 
 # %% [markdown]
-# Tone is in the answer itself, and a few thousand comparisons teach it with every seed. Manners they
+# Tone is in the answer itself, and here a few thousand comparisons teach it. Manners they
 # teach less surely, and whether the answer is about **the prompt's** item, or speaks to **the prompt's**
 # person, has to be compared across a distance. With three seeds, so that you see what is luck:
 #
@@ -689,7 +689,7 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 #
 # A policy that is trained against such a model will find these gaps, because answers that use them are
 # paid. A reward model is a **proxy**, and
-# optimising a proxy far enough makes the truth worse (Gao et al. 2023,
+# optimising a proxy far enough can make the truth worse (Gao et al. 2023,
 # [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)). [13](13_when_the_proxy_breaks.ipynb) does it.
 #
 # ### Box: length, found and taken out
@@ -707,9 +707,10 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 #   ([arXiv:2409.17407](https://arxiv.org/abs/2409.17407)).
 # - **In training**: pay less for long answers, and watch `response_length`.
 #
-# The second way in numbers. An annotator goes by quality and, besides, likes length. The model sees the
+# What is at stake, in numbers. An annotator goes by quality and, besides, likes length. The model sees the
 # quality with some noise. **Predict, then run:** does leaving length out help if length has nothing to do
-# with quality? And if better answers are longer, too?
+# with quality? And if better answers are longer, or much longer, too? (With two columns the score without
+# length is the other column. With more of them the fit of ODIN's kind decides how these are weighed.)
 
 
 # %%
@@ -735,15 +736,17 @@ def agreement(together: float) -> list[float]:
     ]
 
 
-rows = [[name, *agreement(r)] for name, r in (("unrelated", 0.0), ("better is longer", 0.8))]
-plots.table(["length and quality", "scored with length", "length left out"], rows)
+rows = [[f"{together:.1f}", *agreement(together)] for together in (0.0, 0.5, 0.8)]
+plots.table(["correlation of length and quality", "scored with length", "length left out"], rows)
 holds(rows[0][1] < rows[0][2] - 0.05, "where length says nothing, leaving it out helps")
-holds(rows[1][1] > rows[1][2], "where better answers are longer, leaving it out costs")
+holds(rows[1][1] < rows[1][2] - 0.02, "here it helps also where better answers are longer")
+holds(rows[2][1] > rows[2][2], "where better answers are much longer, leaving it out costs")
 
 # %% [markdown]
 # Where length says nothing about quality, the score without it is nearer to the truth. Where better answers
-# are longer, it is further away, because length was evidence. So take length out where you hold it for a
-# fault, and say that you did; page [23](23_is_it_better.ipynb), section 4, does the same for a judge's
+# are *much* longer, it is further away, because length was evidence. In between it depends: in the second
+# row leaving it out still helps, because this annotator pays more for length than length tells. So take
+# length out where it is paid for more than it tells, and say that you did; page [23](23_is_it_better.ipynb), section 4, does the same for a judge's
 # verdicts.
 #
 # ## 7. You are the annotator
