@@ -222,7 +222,7 @@ plots.code(collate.first_eos_mask, docstring=False)
 # %% [markdown]
 # ## 4. Why `ids != pad` is wrong
 #
-# The line found most often in GPT-2 code is `mask = (ids != pad_id)`, with the padding set to the
+# A line that is easily written for GPT-2 is `mask = (ids != pad_id)`, with the padding set to the
 # EOS because GPT-2 has no other special token. Here are two answers in that convention.
 
 # %%
@@ -367,8 +367,19 @@ print("by hand", chosen, "\nlibrary", library[0, :length])
 torch.testing.assert_close(library[0, :length], chosen)
 
 # %% [markdown]
-# The library does the same for ragged batches: [gpt/log_probs.py](../gpt/log_probs.py).
-#
+# The library does the same for ragged batches: [gpt/log_probs.py](../gpt/log_probs.py). Elsewhere you meet the
+# same mask as a number. PyTorch's `cross_entropy` leaves out every label that is -100, so programs write
+# -100 over the prompt and the padding. And they report the **perplexity**, which is $e$ to the power of the
+# mean of $-\log p$ over the tokens that are left:
+
+# %%
+labels = row[1:].clone()
+labels[: p - 1] = labels[p - 1 + length :] = -100  # the prompt, and the padding
+mean_surprise = torch.nn.functional.cross_entropy(logits[:-1], labels)
+torch.testing.assert_close(mean_surprise, -chosen.mean())
+print(f"mean surprise {mean_surprise:.2f} nats, perplexity {mean_surprise.exp():.2f}")
+
+# %% [markdown]
 # ### Surprise, in colour
 #
 # We let the model answer four prompts and look at its surprise at its own words, $-\log p$ in
@@ -502,13 +513,29 @@ assert positions.tolist() == [0, 1, 2, 0, 1] and targets.long().tolist() == [1, 
 from_template = ["<s>", "[user]", "Hi", "[model]"]  # the template has written its own <s>
 ids = ["<s>", *from_template]  # the tokenizer adds one, as it does to every text
 print(ids)
-holds(ids[0] == ids[1], "the begin of the text stands there twice")
 
 # %% [markdown]
 # Its sister is the forgotten opening: if the prompt ends without `[model]` when answers are sampled, the
 # policy has to write that mark itself, or goes on as the user. Print the first ten ids of a training row
-# and of a prompt for sampling once, and look at them. All commands here print their first prompt for that
-# reason.
+# and of a prompt for sampling once, and look at them.
+#
+# **A token that is added.** GPT-2 has no padding token, so some programs add one and resize the embedding.
+# The new row has a logit $z_{new}$ at every position, and the softmax gives it a share. Every old token then
+# loses the same $\log (1 + e^{z_{new}} / \sum_v e^{z_v})$ nats. A new row is often near 0, where the trained
+# logits may lie anywhere, because adding a constant to all of them changes no probability:
+
+# %%
+old = torch.tensor([2.0, 1.0, 0.0, -1.0])
+for shift in (0.0, -30.0):
+    before = (old + shift).log_softmax(0)
+    after = torch.cat([old + shift, torch.zeros(1)]).log_softmax(0)
+    print(f"shift {shift:5.1f}: each old token loses {(before - after[:4])[0]:5.2f} nats")
+    holds(float((before - after[:4]).std()) < 1e-4, "all old tokens lose the same")
+
+# %% [markdown]
+# So a reference that was not resized alike is another distribution before the first update, and the KL
+# against it is false by that much at every token. Resize first and copy the reference afterwards, or never
+# let the new logit into the softmax. This repository needs neither, since its masks come from lengths.
 
 # %% [markdown]
 # ## Where this lives
