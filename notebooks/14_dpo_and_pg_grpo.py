@@ -146,8 +146,8 @@ plots.code(dpo_loss)
 
 # %% [markdown]
 # **Predict, then run.** The annotator below never shows a reward, and only says which of two
-# responses is better, with the noise of Bradley and Terry's model. Will DPO find the optimum of
-# section 1, which was made from the rewards?
+# responses is better, with the noise of Bradley and Terry's model. (We give DPO the share of verdicts that
+# endless questions would give.) Will DPO find the optimum of section 1, which was made from the rewards?
 
 # %%
 i, j = (torch.arange(6)[:, None] != torch.arange(6)).nonzero(as_tuple=True)  # 30 ordered pairs
@@ -373,11 +373,24 @@ for name, numbers in results.items():
 holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises the reward")
 
 # %% [markdown]
-# **Why do both fall?** The two answers share most of their words, so what pushes the rejected one down
-# takes the chosen one along, and what both lose goes to all others. **Pairs that another model wrote**
-# make this worse: this policy would hardly have drawn them, so training moves it where its own answers
-# are not. Either fine-tune on the chosen answers first, or draw the pairs from the policy itself, as
-# here, and again as it moves.
+# **Why do both fall?** A chosen answer is only the better of two, and the best policy takes probability from
+# all that are worse than what it could say instead. The six answers of section 1 show it without a word in
+# common. Draw pairs from the reference, and ask how far the two sides have moved at the *optimum*:
+
+# %%
+drawn = reference[:, None] * reference * torch.sigmoid(reward[:, None] - reward)  # row preferred
+drawn.fill_diagonal_(0)
+drawn /= drawn.sum()
+gone = (best / reference).log()
+at_best = {"chosen": float(drawn.sum(1) @ gone), "rejected": float(drawn.sum(0) @ gone)}
+print({kind: round(nats, 2) for kind, nats in at_best.items()}, "nats on average")
+holds(at_best["rejected"] < at_best["chosen"] < 0, "at the optimum, too, both have fallen")
+
+# %% [markdown]
+# In real text the two answers also share words, and what pushes one down may take the other along. That is
+# not separated here. **Pairs that another model wrote** are a second risk: this policy would hardly have
+# drawn them, so what it learns from them may say little about its own answers. One can fine-tune on the
+# chosen answers first, or draw the pairs from the policy itself, as here, and again as it moves.
 #
 # ## 6. SimPO, ORPO and KTO
 #
@@ -394,7 +407,7 @@ holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises t
 #   \sigma(\beta (r_w - z))$ for a good answer and $1 - \sigma(\beta (z - r_l))$ for a bad one: no pairs,
 #   only thumbs up or down. $z$ estimates the KL from the reference, so that an answer is compared with
 #   how far the policy has gone on average. Without a logarithm an answer far on the wrong side
-#   hardly pulls, so wrong labels do less harm.
+#   hardly pulls, so a wrong label of such an answer does less harm, and a right one teaches less.
 #
 # The pair of section 3, with ten tokens in the chosen answer and eight in the rejected one:
 
@@ -492,8 +505,8 @@ holds(-1.1 < balance < -0.9, "with these weights one liked answer pulls like fou
 # AMIR-GRPO, [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).) `best_worst` takes one pair from each
 # group, `all` every pair whose rewards differ by more than a margin, and `offline` recorded pairs. Pairs
 # from the group contain nothing that the rewards did not. What changes is the pull: GRPO's follows **how
-# much** better than its group an answer is, the pair's **how wrongly** it is ordered, and that eases
-# off.
+# much** better than its group an answer is. A pair's follows **how wrongly** the policy orders it, so it
+# eases off once the pair is in order.
 
 # %%
 scores = torch.tensor([1.0, 3.0, 3.0, 0.0, 2.0, 2.0, 2.0, 2.0])  # two groups of four
@@ -543,8 +556,7 @@ def my_ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 check("ipo_loss", my_ipo_loss)
 
 # %% [markdown]
-# (No solution is printed: `check` decides.) Where does it stop? At $h = 1 / (2
-# \beta)$: 5 nats for $\beta = 0.1$.
+# (No solution is printed: `check` decides, and section 4 has printed where it stops.)
 #
 # **3.** Choose a $\beta$. A pair whose gap has grown to the $h$ of the table should be pulled with only the
 # given share of the pull on a fresh pair, whose $h$ is 0. Which $\beta$ does that in DPO? (No solution is
