@@ -14,8 +14,8 @@
 # [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it: it samples several answers to the
 # same prompt and compares each one with the mean of the group. The idea is older than its name: image
 # captions were trained against the policy's own best guess in 2016
-# ([arXiv:1612.00563](https://arxiv.org/abs/1612.00563)), and RLOO's group is of 2019. But with
-# DeepSeek-R1 GRPO became, in January 2025, the loss that most people try first.
+# ([arXiv:1612.00563](https://arxiv.org/abs/1612.00563)), and RLOO's group is of 2019. With
+# DeepSeek-R1 GRPO became widely known in January 2025.
 #
 # **You need** [02](02_tokens_padding_masks.ipynb) (log-probs of tokens, the mask),
 # [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline, ratio, clip),
