@@ -193,7 +193,7 @@ plots.code(meaning, docstring=False)
 # | `<think>so 42` | `42` | 0 | 1 |
 #
 # Each is right in cases where the other is wrong, because one knows formulas and the other one knows how
-# people write. So try a # rule on the responses that *your* policy writes, before you pay by it.
+# people write. So try a rule on the responses that *your* policy writes, before you pay by it.
 #
 # ## 3. What an answer earns
 #
@@ -369,8 +369,8 @@ holds(
 #
 # *Thirty steps of GRPO, paid by the rule.*
 #
-# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because this rule has
-# no blind spot that so short an answer could use. (Page [25](25_steering_a_published_model.ipynb) has a
+# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because we know of no
+# blind spot of this rule that so short an answer could use. (Page [25](25_steering_a_published_model.ipynb) has a
 # reward that does.) **Predict, then run:** what happens to pass@1? And to pass@32?
 
 # %%
@@ -419,14 +419,22 @@ for row in log:
 
 # %% [markdown]
 # Read the columns together. The policy samples a right answer much more often than before. How does it do
-# that? It has given up "I do not know", and it prefers the likelier number. Both were in the base model
-# already, and two columns show it. With the likeliest token at every step (`greedy_accuracy`) the base
-# model was about as good as the policy is now. And with 32 tries it solved about as many questions.
+# that? It has nearly given up "I do not know" (`unanswered` above), and the right number has become
+# likelier. The base model knew it already. The column `greedy_accuracy` shows that, because with the
+# likeliest token at every step the base model was about as good as the policy is now. So does the right end
+# of the curves above: with 32 tries it solved about as many questions.
 #
-# So training has **sharpened** what was there. Whether longer training of larger models goes beyond that
+# So in this run training has mostly **sharpened** what was there. Whether longer training of larger models goes beyond that
 # is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report of pass@1 alone
 # cannot settle it, because it looks the same in both cases. `report.json` of every run with a rule has
 # all three numbers.
+#
+# **Which checkpoint?** The questions above are the ones that were trained on. A rule cannot be flattered
+# there, but a policy can learn their answers by heart. So measure pass@1 on prompts that no step uses, too,
+# and keep the checkpoint that is best on *those*. Where it falls while the trained prompts go on rising,
+# the difference is what was learned by heart. How large is chance? With 200 held-out questions and 0.5
+# right, the 95% interval is $\pm 1.96 \sqrt{0.25 / 200} = \pm 0.07$, and the best of many looks is high by
+# luck as well. So report the kept checkpoint on a third set.
 #
 # **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
 # `--reward my_file.py:my_function` with a rule of your own.
@@ -581,6 +589,21 @@ holds(
 #    inside a response are a heuristic (`rl/rewards/step_rewards.py` says so where it offers them). Steps
 #    that a rule checks do not have this problem.
 #
+# **Steps that are probabilities.** A process reward model says for each step how probable it is that the
+# step is right. Which one number does an answer earn? Five steps of 0.9, ten of 0.9, and five with one of
+# 0.2 among four of 0.99:
+#
+# | | sum | mean | minimum | product |
+# | --- | --- | --- | --- | --- |
+# | five of 0.9 | 4.50 | 0.90 | 0.90 | 0.59 |
+# | ten of 0.9 | 9.00 | 0.90 | 0.90 | 0.35 |
+# | four of 0.99, one of 0.2 | 4.16 | 0.83 | 0.20 | 0.19 |
+#
+# Each invites something. The *sum* pays for more steps, so for empty ones. The *mean* lets safe steps hide
+# the wrong one. The *minimum* hears only the weakest step, and the others get no credit. The *product* is
+# the chance that all are right if their errors are independent, and it pays for few steps, so for leaving
+# them out.
+#
 # In the engine this is a difference of a few lines:
 
 # %%
@@ -654,8 +677,9 @@ holds(
 )
 
 # %% [markdown]
-# What is cheap comes first. Every answer can be made short and can begin with `####`, so almost every
-# group teaches that. A right answer is rare, and nothing about it is alike from question to question. A
+# What is cheap comes first. To be short and to begin with `####` is the same act for every question, so
+# every group can push the same way. A right answer is another one for each question. (That this is the cause
+# was not tested.) A
 # curve of the sum alone would have looked like success. It is the simplest case of a *hacked* reward:
 # nobody cheated, but what was learned is not what was meant.
 #
@@ -673,8 +697,9 @@ print("normalised, then sum:", gdpo_advantages(two, (1, 1), 2)[:, 0])
 plots.code(gdpo_advantages, docstring=False)
 
 # %% [markdown]
-# Only with GDPO does an answer that is better in both get a larger advantage than one that is better in
-# one. That is what its paper is about. But now a character of length is as loud as a right answer. In
+# In groups of two the deviation hides it: after the sum every winner gets 0.71, whether it is better in one
+# reward or in both. GDPO keeps the difference, and that is what its paper is about. (So does a sum that is
+# not divided by the deviation.) But now a character of length is as loud as a right answer. In
 # these three seeds the policy gives up right answers for answers that are about half a character shorter,
 # so that fewer are right than at the start.
 #
@@ -754,7 +779,8 @@ check("process_advantages", my_process_advantages)
 # <summary>Answer</summary>
 #
 # $1 - 0.01^8 - 0.99^8 \approx 0.077$, so 77. Easier prompts first, more samples per prompt, or a better
-# start (fine-tuning on solutions). A larger learning rate changes nothing.
+# start (fine-tuning on solutions). A larger learning rate does not change
+# that number.
 #
 # </details>
 #
