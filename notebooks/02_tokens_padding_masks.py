@@ -367,10 +367,10 @@ print("by hand", chosen, "\nlibrary", library[0, :length])
 torch.testing.assert_close(library[0, :length], chosen)
 
 # %% [markdown]
-# The library does the same for ragged batches: [gpt/log_probs.py](../gpt/log_probs.py). Elsewhere you meet the
-# same mask as a number. PyTorch's `cross_entropy` leaves out every label that is -100, so programs write
-# -100 over the prompt and the padding. And they report the **perplexity**, which is $e$ to the power of the
-# mean of $-\log p$ over the tokens that are left:
+# The library does the same for ragged batches: [gpt/log_probs.py](../gpt/log_probs.py). Elsewhere you meet
+# the same mask as a number. PyTorch's `cross_entropy` leaves out every label that is -100, so programs
+# write -100 over the prompt and the padding. And they report the **perplexity**, which is $e$ to the power
+# of the mean of $-\log p$ over the tokens that are left:
 
 # %%
 labels = row[1:].clone()
@@ -520,9 +520,9 @@ print(ids)
 # and of a prompt for sampling once, and look at them.
 #
 # **A token that is added.** GPT-2 has no padding token, so some programs add one and resize the embedding.
-# The new row has a logit $z_{new}$ at every position, and the softmax gives it a share. Every old token then
-# loses the same $\log (1 + e^{z_{new}} / \sum_v e^{z_v})$ nats. A new row is often near 0, where the trained
-# logits may lie anywhere, because adding a constant to all of them changes no probability:
+# The new row has a logit $z_{new}$ at every position, and the softmax gives it a share. Every old token
+# then loses the same $\log (1 + e^{z_{new}} / \sum_v e^{z_v})$ nats. A new row is often near 0, where the
+# trained logits may lie anywhere, because adding a constant to all of them changes no probability:
 
 # %%
 old = torch.tensor([2.0, 1.0, 0.0, -1.0])

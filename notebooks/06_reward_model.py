@@ -746,8 +746,8 @@ holds(rows[2][1] > rows[2][2], "where better answers are much longer, leaving it
 # Where length says nothing about quality, the score without it is nearer to the truth. Where better answers
 # are *much* longer, it is further away, because length was evidence. In between it depends: in the second
 # row leaving it out still helps, because this annotator pays more for length than length tells. So take
-# length out where it is paid for more than it tells, and say that you did; page [23](23_is_it_better.ipynb), section 4, does the same for a judge's
-# verdicts.
+# length out where it is paid for more than it tells, and say that you did; page
+# [23](23_is_it_better.ipynb), section 4, does the same for a judge's verdicts.
 #
 # ## 7. You are the annotator
 #

@@ -431,10 +431,11 @@ axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="target (grey l
 plt.show()
 
 # %% [markdown]
-# The first critic converges to the truth. The second runs past it, because within a batch nothing tells
-# it to stop. How far depends on the number of updates $k$: an update adds half of $A$, which stays as it
-# is, so a batch multiplies the error by $1 - k / 2$. With $k = 4$ that is $-1$, and it swings forever. (With
-# $k = 2$ it would be right at once, by luck, and with $k = 5$ it would explode.) The third swings around one half, because $V = A$ and $A = 1 - V$ meet there.
+# The first critic converges to the truth. The second runs past it, because within a batch nothing tells it
+# to stop. How far depends on the number of updates $k$: an update adds half of $A$, which stays as it is,
+# so a batch multiplies the error by $1 - k / 2$. With $k = 4$ that is $-1$, and it swings forever. (With
+# $k = 2$ it would be right at once, by luck, and with $k = 5$ it would explode.) The third swings around
+# one half, because $V = A$ and $A = 1 - V$ meet there.
 #
 # Now a real critic, of a small world that the next section uses too: a policy of eight letters answers
 # with up to eight of them and earns a half for each `a`. The policy stays as it is. Only the critic

@@ -353,16 +353,15 @@ for scale in ("group", "batch", "none"):
 #
 # *The third choice: how far a rare word may rise in one batch.*
 #
-# The clip ends a token's push at the *ratio* $1 + \epsilon$. So a token with probability 0.9 is pushed until
-# it is certain, but one with probability 0.01 only until it has 0.012. (A single long step may carry it
-# further: the clip is no wall.) What is rare gains little in a batch, and DAPO's authors blame that for a
-# part of the falling entropy, which in long runs ends where nearly all answers are alike (*entropy
+# The clip ends a token's push at the *ratio* $1 + \epsilon$. So a token with probability 0.9 is pushed
+# until it is certain, but one with probability 0.01 only until it has 0.012. (A single long step may carry
+# it further: the clip is no wall.) What is rare gains little in a batch, and DAPO's authors blame that for
+# a part of the falling entropy, which in long runs ends where nearly all answers are alike (*entropy
 # collapse*). A part: entropy falls without any clip as well, because what is rewarded becomes likelier.
-# Therefore DAPO (section 3.1) makes the clip **asymmetric** ("clip-higher"): the lower end stays 0.2, and the upper one
-# becomes 0.28. Other remedies against a falling entropy: `--entropy-coef` of PPO
-# ([09](09_ppo.ipynb), section 8, says what it pulls to), a larger KL coefficient,
-# and the variants `kl_cov` and `clip_cov`, which hold back the few tokens that lower it most.
-# DAPO also averages over tokens:
+# Therefore DAPO (section 3.1) makes the clip **asymmetric** ("clip-higher"): the lower end stays 0.2, and
+# the upper one becomes 0.28. Other remedies against a falling entropy: `--entropy-coef` of PPO
+# ([09](09_ppo.ipynb), section 8, says what it pulls to), a larger KL coefficient, and the variants `kl_cov`
+# and `clip_cov`, which hold back the few tokens that lower it most. DAPO also averages over tokens:
 
 # %%
 plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
@@ -595,11 +594,11 @@ plt.show()
 #
 # *All names in one table.*
 #
-# Of the names below two differ significantly from GRPO in our worlds: MaxRL at equal KL on sums, and GMPO at
-# equal tokens on reviews ([archive](../docs/archive.md#one-budget)). With three starts (base models of
-# different seeds) the others are undecided, not equal.
-# So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
-# per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
+# Of the names below two differ significantly from GRPO in our worlds: MaxRL at equal KL on sums, and GMPO
+# at equal tokens on reviews ([archive](../docs/archive.md#one-budget)). With three starts (base models of
+# different seeds) the others are undecided, not equal. So choose by the *reason*: long answers of very
+# different lengths (sections 2 and 5), several updates per batch (4 and 6), many silent groups (7), a noisy
+# learned reward (3).
 #
 # What each name changes in the six lines of section 1, and the reason to take it:
 #

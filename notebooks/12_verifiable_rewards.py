@@ -370,8 +370,8 @@ holds(
 # *Thirty steps of GRPO, paid by the rule.*
 #
 # GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because we know of no
-# blind spot of this rule that so short an answer could use. (Page [25](25_steering_a_published_model.ipynb) has a
-# reward that does.) **Predict, then run:** what happens to pass@1? And to pass@32?
+# blind spot of this rule that so short an answer could use. (Page [25](25_steering_a_published_model.ipynb)
+# has a reward that does.) **Predict, then run:** what happens to pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(
@@ -424,10 +424,10 @@ for row in log:
 # likeliest token at every step the base model was about as good as the policy is now. So does the right end
 # of the curves above: with 32 tries it solved about as many questions.
 #
-# So in this run training has mostly **sharpened** what was there. Whether longer training of larger models goes beyond that
-# is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report of pass@1 alone
-# cannot settle it, because it looks the same in both cases. `report.json` of every run with a rule has
-# all three numbers.
+# So in this run training has mostly **sharpened** what was there. Whether longer training of larger models
+# goes beyond that is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report
+# of pass@1 alone cannot settle it, because it looks the same in both cases. `report.json` of every run with
+# a rule has all three numbers.
 #
 # **Which checkpoint?** The questions above are the ones that were trained on. A rule cannot be flattered
 # there, but a policy can learn their answers by heart. So measure pass@1 on prompts that no step uses, too,
@@ -678,10 +678,9 @@ holds(
 
 # %% [markdown]
 # What is cheap comes first. To be short and to begin with `####` is the same act for every question, so
-# every group can push the same way. A right answer is another one for each question. (That this is the cause
-# was not tested.) A
-# curve of the sum alone would have looked like success. It is the simplest case of a *hacked* reward:
-# nobody cheated, but what was learned is not what was meant.
+# every group can push the same way. A right answer is another one for each question. (That this is the
+# cause was not tested.) A curve of the sum alone would have looked like success. It is the simplest case of
+# a *hacked* reward: nobody cheated, but what was learned is not what was meant.
 #
 # **How loud is each reward?** In a sum a reward is heard by how much it *varies* within a group. For
 # example, a right and a wrong answer differ by 1, but two short answers differ by a few characters, and

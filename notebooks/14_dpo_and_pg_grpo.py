@@ -373,9 +373,9 @@ for name, numbers in results.items():
 holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises the reward")
 
 # %% [markdown]
-# **Why do both fall?** A chosen answer is only the better of two, and the best policy takes probability from
-# all that are worse than what it could say instead. The six answers of section 1 show it without a word in
-# common. Draw pairs from the reference, and ask how far the two sides have moved at the *optimum*:
+# **Why do both fall?** A chosen answer is only the better of two, and the best policy takes probability
+# from all that are worse than what it could say instead. The six answers of section 1 show it without a
+# word in common. Draw pairs from the reference, and ask how far the two sides have moved at the *optimum*:
 
 # %%
 drawn = reference[:, None] * reference * torch.sigmoid(reward[:, None] - reward)  # row preferred
