@@ -87,8 +87,9 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 
 # %% [markdown]
 # Every neighbour is this text with a few lines replaced. (Whole programs are in
-# [nano](../nano/README.md): try `diff nano/grpo.py nano/dr_grpo.py`.) The next cell lists only the
-# new lines. In the sections below a line with a minus is removed and a line with a plus is added.
+# [nano](../nano/README.md): try `diff nano/grpo.py nano/dr_grpo.py`.) The next cell lists only the new
+# lines, as texts, so that the page can both run a loss and show what is different in it. In the sections
+# below a line with a minus is removed and a line with a plus is added.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]

@@ -10,7 +10,7 @@
 #
 # **Why.** A learned reward model is a stand-in for what we want. A policy that is trained against it long
 # enough finds out where it is wrong. A sum needs no stand-in, because a few lines of Python can check it,
-# so such a reward cannot be over-optimised in the same way. But another question arises: *does the rule
+# so such a reward is much harder to fool. But another question arises: *does the rule
 # read what the policy means?* The best-known use is DeepSeek-R1
 # ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)).
 #
@@ -429,12 +429,12 @@ for row in log:
 # of pass@1 alone cannot settle it, because it looks the same in both cases. `report.json` of every run with
 # a rule has all three numbers.
 #
-# **Which checkpoint?** The questions above are the ones that were trained on. A rule cannot be flattered
-# there, but a policy can learn their answers by heart. So measure pass@1 on prompts that no step uses, too,
-# and keep the checkpoint that is best on *those*. Where it falls while the trained prompts go on rising,
-# the difference is what was learned by heart. How large is chance? With 200 held-out questions and 0.5
-# right, the 95% interval is $\pm 1.96 \sqrt{0.25 / 200} = \pm 0.07$, and the best of many looks is high by
-# luck as well. So report the kept checkpoint on a third set.
+# **Which checkpoint?** The questions above are the ones that were trained on. Even where nothing fools the
+# rule, a policy can learn their answers by heart. So measure pass@1 on prompts that no step uses, too, and
+# keep the checkpoint that is best on *those*. Where they fall while the trained prompts go on rising, the
+# gap is what was learned by heart. Mind chance: with 200 held-out questions, half of them right, the 95%
+# interval is $\pm 1.96 \sqrt{0.25 / 200} = \pm 0.07$, and the best of many looks is high by luck as well.
+# So report the kept checkpoint on a third set.
 #
 # **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
 # `--reward my_file.py:my_function` with a rule of your own.
