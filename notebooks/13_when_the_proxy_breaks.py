@@ -111,7 +111,10 @@ print(f"gold of the best of 2: {naive:.4f}")
 # = \log n - \frac{n-1}{n} = \log n - 1 + \frac1n, \qquad
 # \mathbb{E}[\log u] = \int_0^1 n u^{n-1} \log u \, du = -\frac1n$$
 #
-# It is exact where no two answers tie, and an upper bound where scores tie.
+# It is exact for a score without ties, so for a continuous one. An answer that is drawn twice ties with
+# itself. So where answers have probabilities, as here, it is an upper bound, and a close one as long as
+# each of them is rare. For example, of two answers with probability 1/2 the best of 2 has 3/4 and 1/4,
+# which is 0.13 nats away, and the formula says 0.19.
 
 # %%
 counted = best_of_n.best_of_n_mean(proxy[None], gold[None], 2)
@@ -201,13 +204,17 @@ bank_distance = [best_of_n.best_of_n_kl(n) ** 0.5 for n in SIZES]
 
 
 def by(model):
-    """Mean gold and proxy of the best of every n by one reward model."""
+    """Gold (n, prompts) of the best of every n by one reward model."""
     scores = RewardModelReward(model)(bank).view(8, 64)
-    pick = [best_of_n.best_of_n_mean(scores, bank_gold, n).mean() for n in SIZES]
-    return [float(x) for x in pick]
+    return torch.stack([best_of_n.best_of_n_mean(scores, bank_gold, n) for n in SIZES])
 
 
-weak_best, strong_best = by(weak), by(strong)
+picked = {"480 labels": by(weak), "112,000 labels": by(strong)}
+weak_best, strong_best = (gold.mean(1).tolist() for gold in picked.values())
+for name, gold in picked.items():
+    gain = gold[-1] - gold[3]  # prompt by prompt
+    half = 1.96 * float(gain.std()) / len(gain) ** 0.5
+    print(f"{name:>14}: from 8 answers to 32 gold gains {float(gain.mean()):+.3f} ± {half:.3f}")
 axis = plots.curves(
     {"480 labels": (SIZES, weak_best), "112,000 labels": (SIZES, strong_best)},
     styles={"480 labels": "proxy", "112,000 labels": 3}, marker=True,
@@ -219,9 +226,10 @@ axis.set(ylim=(0, 1), title="More labels let more tries buy more gold")
 plt.show()
 
 # %% [markdown]
-# Both gain at first. The gap between the curves is what the missing labels cost. With few labels
-# the curve flattens and more answers stop helping, but with many they still help at 32. Best-of-n never
-# leaves what the base model would write itself, so it goes only so far.
+# Both gain at first. The gap between the curves is what the missing labels cost. With few labels more
+# answers buy less. Whether they stop helping, eight prompts cannot say: look at the printed 95% intervals.
+# (On 64 prompts of the same split the model with few labels gains 0.05 ± 0.02.) Best-of-n never leaves what
+# the base model would write itself, so it goes only so far.
 #
 # ## 4. GRPO against it
 #
@@ -328,15 +336,16 @@ print(f"from step 20 to step 40, on 96 other prompts: {float(change.mean()):.2f}
 holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 
 # %% [markdown]
-# This is *over-optimisation*: the curve that training sees keeps rising, and the one that we mean gains
-# little and then turns. The first two panels alone do not prove it, because the shades, 95% intervals over
-# 32 prompts, are wide, and a highest point looks high by luck, too. So the last line compares two policies
-# that were named before the run, that of step 20 and the last one, on 96 prompts that no look has used.
-# Where its interval contains 0, a run proves no turn. With the seeds 1 and 2 of this run gold fell between
-# the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In our study gold fell by at least
-# 0.10 from its best in 77 of 78 runs, while the learned reward went on rising. The right panel draws gold
-# against the distance d = sqrt(KL) from the start, because two runs that end at different distances cannot
-# be compared by their end points. (Its two curves are of different prompts: compare shapes only.)
+# This is *over-optimisation*: the curve that training sees rises nearly to the end, and the one that we
+# mean gains little and then turns. The first two panels alone do not prove it, because the shades, 95%
+# intervals over 32 prompts, are wide, and a highest point looks high by luck, too. So the last line
+# compares two policies that were named before the run, that of step 20 and the last one, on 96 prompts that
+# no look has used. If the interval in that line contained 0, this run would prove no turn. With the seeds 1
+# and 2 of this run gold fell between the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In
+# our study gold fell by at least 0.10 from its best in 77 of 78 runs, while the learned reward went on
+# rising. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
+# end at different distances cannot be compared by their end points. (Its two curves are of different
+# prompts: compare shapes only.)
 #
 # **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
 # e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
@@ -366,17 +375,23 @@ holds(abs(rows[1][3] / rows[0][3] - 2) < 0.1, "and gains twice as much")
 #
 # ## 5. What was exploited
 #
-# The texts show it first. One prompt, at the start, where gold was highest, and at the end:
+# Texts can show it. Here is the prompt whose proxy has risen most from the start to the end, of those whose
+# gold fell, at the start, where gold was highest, and at the end:
 
 # %%
+first_look, last_look = found[0]["result"], found[-1]["result"]
+rose = last_look.reward - first_look.reward
+k = int(rose.masked_fill(last_look.gold >= first_look.gold, -9).argmax())
 for index in (0, best, len(steps) - 1):
     result = found[index]["result"]
-    print(f"step {steps[index]}: proxy {result.reward[1]:.2f}, gold {result.gold[1]:.2f}")
-    print("   ", result.responses[1].strip())
-print("the prompt:", prompts[1].prompt.strip())
+    print(f"step {steps[index]}: proxy {result.reward[k]:.2f}, gold {result.gold[k]:.2f}")
+    print("   ", result.responses[k].strip())
+print("the prompt:", prompts[k].prompt.strip())
+holds(bool(rose[k] > 0 > last_look.gold[k] - first_look.gold[k]), "its proxy rose, its gold fell")
 
 # %% [markdown]
-# Judge by the mean and not by one answer: rounding alone gives another one on another processor.
+# It was chosen to show it, so it is no evidence: the evidence is the mean of section 4. (Rounding alone may
+# give another one on another processor.)
 #
 # The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
 # = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
@@ -459,7 +474,8 @@ for count, (height, where) in sorted(peak.items()):
 holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highest gold")
 
 # %% [markdown]
-# Labels decide how high the peak is. From 1,800 labels on its position, d = 2.1 to 2.5, hardly changes.
+# With more labels the peak is higher: from 600 to 5,400 to 48,600 labels it rises in 11 of the study's 12
+# pairs of size and start. Where it lies differs from start to start, so one start says little about that.
 # Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a fair
 # measure for two rewards under one optimiser, but not for two optimisers.
 #
@@ -502,10 +518,10 @@ print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the
 
 # %% [markdown]
 # An alarm without gold comes late: in the run above it comes after gold has turned. (The lower of two
-# begins below the proxy by construction: compare slopes.) The score of the model with many labels rises
-# far less than the proxy's. The two weak models disagree only a little more than at the start, because
-# they share their labels and so most of their mistakes. Where members do disagree, the policy has left
-# the answers that they were trained on; paying the lowest of them takes the reward away there
+# begins below the proxy by construction: compare slopes.) The score of the model with many labels rises far
+# less than the proxy's. The two weak models disagree only a little more than at the start. A likely reason
+# is that they share their labels and so most of their mistakes. Where members do disagree, the policy has
+# left the answers that they were trained on; paying the lowest of them takes the reward away there
 # ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
 
 # %%
@@ -609,7 +625,9 @@ holds(
 )
 
 # %% [markdown]
-# Across the dashed line the run's own reward has another scale. The refresh costs 2,800 judgements, and
+# Across the dashed line the run's own reward has another scale. This one run does not say *why* gold ends
+# higher: the refreshed proxy has read the policy's present answers, but also six times as many labels as
+# before. The refresh costs 2,800 judgements, and
 # with a reward model that is good to begin with it gains nothing
 # ([the archive](../docs/archive.md#reviews)).
 #
@@ -620,12 +638,12 @@ holds(
 #
 # ## Exercises
 #
-# **1.** The expected gold of the best of n, from a bank of N answers to one prompt (`import math` first).
+# **1.** The expected gold of the best of n, from a bank of N answers to one prompt.
 
 
 # %%
 def my_best_of_n_mean(proxy, gold, n):
-    """proxy and gold are (N,); the weights are C(i - 1, n - 1) / C(N, n), worst answer first."""
+    """proxy and gold are (N,); how many of the subsets of n does each answer win?"""
     return None
 
 
@@ -636,9 +654,6 @@ check("best_of_n_mean", my_best_of_n_mean)
 # <summary>Solution</summary>
 #
 # ```python
-# import math
-#
-#
 # def my_best_of_n_mean(proxy, gold, n):
 #     N = len(proxy)
 #     rising = gold[proxy.argsort()]
@@ -700,7 +715,7 @@ check_answer("three_starts", ..., MINE)
 #
 # - The proxy rises while gold turns, and a highest point proves nothing until other prompts have
 #   confirmed it.
-# - More labels lift the peak; the distance that has been travelled is the root of the KL.
+# - More labels mostly lift the peak; the distance that has been travelled is the root of the KL.
 # - Without gold, watch the KL, the entropy and a judge that was not trained on; only a fixed reference is
 #   an anchor.
 #
