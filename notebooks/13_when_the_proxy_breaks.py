@@ -390,8 +390,10 @@ print("the prompt:", prompts[k].prompt.strip())
 holds(bool(rose[k] > 0 > last_look.gold[k] - first_look.gold[k]), "its proxy rose, its gold fell")
 
 # %% [markdown]
-# It was chosen to show it, so it is no evidence: the evidence is the mean of section 4. (Rounding alone may
-# give another one on another processor.)
+# In this build the policy was asked about a wallet and ends by finding fault with a camera, and the proxy
+# pays it three standard deviations. So here it does not mind that the answer is about something else. The
+# answer was chosen to show it, so it is no evidence: the evidence is the mean of section 4. (Rounding alone
+# may give another one on another processor.)
 #
 # The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
 # = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls

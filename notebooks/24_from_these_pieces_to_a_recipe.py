@@ -123,9 +123,9 @@ torch.set_num_threads(1)
 # | groups without spread are left out and replaced | [11] |
 #
 # **What is alike, and what differs?** All but R1-Zero start with imitation, because RL can only reward what
-# is sometimes sampled. They differ in who pays, and that decides the rest. A rule cannot be flattered, so
-# the KL may become small or go. A learned reward can be flattered. So there the KL stays, or the rounds are
-# short and each begins with a new reward model.
+# is sometimes sampled. They differ in who pays, and that decides the rest. A rule is harder to fool than a
+# learned reward (section 3 fools one all the same), so the KL may become small or go. A learned reward is
+# easy to fool. So there the KL stays, or the rounds are short and each begins with a new reward model.
 #
 # [03]: 03_pretraining_and_sft.ipynb
 # [06]: 06_reward_model.ipynb
@@ -174,8 +174,9 @@ print("J", round(J.item(), 3), "policy gradient", by_policy_gradient.tolist())
 # **$1 / J$ weighs prompts.** Suppose that the same number of answers is kept for every prompt. Then a
 # prompt that is solved in one of 20 tries counts 20 times as much as it does in $\nabla J$. If instead
 # *all* right answers are kept, the $J$ cancels, because an easy prompt has more of them. So easy prompts
-# fill the data. GRPO divides by $\sqrt{J (1 - J)}$. For hard prompts that lies between the two; for the
-# easiest ones it raises the weight as well. The picture below shows these three weights.
+# fill the data. GRPO divides by $\sqrt{J (1 - J)}$. For hard prompts that lies between the two.
+# Where $J$ is near 1 it is large again, which neither of the others is. The picture below shows these three
+# weights.
 #
 # **There is no push down.** A wrong answer loses probability only because the right ones gain.
 #
@@ -199,9 +200,10 @@ A = group_advantages(groups, 8)[:, 0]
 print("in a group with one right answer of eight GRPO gives it", round(A[0].item(), 2))
 
 # %% [markdown]
-# **Recorded.** How far does one round lead? The demo's 24 seeds compare three ways from the same start:
-# fine-tuning on the preferred answers of recorded pairs, picking the best of eight answers by the reward
-# model, and GRPO. Gold is what an answer is truly worth, from 0 to 1:
+# **Recorded.** How far does choosing among the start's own answers lead? The demo's 24 seeds compare three
+# ways from the same start: fine-tuning on the preferred of two recorded answers, picking the best of eight
+# by the reward model at every question (no training; what one round of fine-tuning on them could reach),
+# and GRPO, which samples many more. Gold is what an answer is truly worth, from 0 to 1:
 
 # %%
 seeds = json.loads(Path("../docs/demo_seeds.json").read_text(encoding="utf-8"))
@@ -217,14 +219,17 @@ mean = {
 }
 plots.bars(
     mean, numbers=".2f", ylabel="gold on unseen items, 24 seeds", ylim=(0, 1),
-    title="One round of imitation stops early", styles=dict.fromkeys(mean, "policy"),
+    title="Choosing among the start's answers stops before GRPO", styles=dict.fromkeys(mean, "policy"),
 )  # fmt: skip
-holds(mean["fine-tuned"] < mean["best of 8"] < mean["GRPO"], "GRPO goes further than one round")
+holds(
+    mean["fine-tuned"] < mean["best of 8"] < mean["GRPO"],
+    "GRPO goes further than the best of eight",
+)
 
 # %% [markdown]
-# One round can at most make the best of what the start samples now. Another round samples from the better
-# policy, and that is why Llama 3 has six. A policy gradient is the extreme case: a new round after every
-# step.
+# One round over $n$ answers can at most make the best of what the start samples in $n$ tries. Another round
+# samples from the better policy, and that is why Llama 3 has six. A policy gradient is the extreme case: a
+# new round after every step.
 #
 # ## 3. Several rewards
 #
@@ -259,7 +264,8 @@ holds((each[0] + 0.3 * each[1]).argmax() != 1, "weighed by their spread it does 
 # something else: it pays the mean or the lowest of several models (page
 # [13](13_when_the_proxy_breaks.ipynb)), as a guard and not as a second goal.)
 #
-# **Format rewards** are learned first, because any answer can earn them. There are two ways to pay them:
+# **Format rewards** are mostly learned first, because any answer can earn them (page
+# [12](12_verifiable_rewards.ipynb), section 8). There are two ways to pay them:
 #
 # | | a wrong answer in the right form | at the beginning |
 # | --- | --- | --- |
@@ -443,11 +449,8 @@ holds(leak > 0.1, "without the blocks the second text sees the first")
 # text would predict the first of the next. And is the loss divided by *tokens of answers* or by *texts*
 # (page [26](26_what_a_loss_is_divided_by.ipynb))? This repository pads and does not pack.
 #
-# **Double BOS.** A chat template often writes the begin-of-text token into the text, and then the
-# tokenizer adds another one. Nothing fails, but the model reads a start that it has never seen. So print
-# the first ten ids of a training row, and of a prompt at sampling time, and look at them once. If `ids[0]
-# == ids[1]`, that is the fault. Its sister is a prompt that lacks the answer's opening mark. Every
-# command here prints its first prompt for that reason.
+# **Double BOS** and a forgotten opening mark are on page [02](02_tokens_padding_masks.ipynb), section 7:
+# print the first ten ids of a training row and of a prompt for sampling.
 #
 # ## 7. Seven billion weights on eight GPUs
 #
@@ -487,7 +490,15 @@ holds(per_gpu(7, 0, 1) > 80 > per_gpu(14, 14, 8), "none fits 80 GB alone, all fi
 
 # %% [markdown]
 # (In this repository everything trained is float32, and [docs/lora.md](../docs/lora.md) counts that. LoRA
-# trains so few weights that the first column shrinks to the frozen ones.) Four more things change.
+# trains so few weights that the first column shrinks to the frozen ones.) Five more things change.
+#
+# **The logits are the peak.** One number for each token *of the vocabulary* at every column: 16 answers of
+# 2,048 tokens and 128,000 words are $16 \cdot 2048 \cdot 128000 \cdot 4$ bytes, so 16.8 GB in float32. And
+# the peak is three times that, because the logits, their log-softmax and a gradient of the same size exist
+# at once (measured on a product of 2,048 x 32,768: 3.0 times the tensor, without a gradient 2.0). There are
+# two cures. Apply the head at the response's columns only, since a prompt's logits are never used. And go
+# in chunks that are computed again in the backward pass: with 16 chunks the same product peaks at 0.5 times
+# the tensor. [gpt/log_probs.py](../gpt/log_probs.py) does both.
 #
 # **A serving engine samples**, because most of the time goes into generation. For example, vLLM
 # ([arXiv:2309.06180](https://arxiv.org/abs/2309.06180)) keeps the caches of many answers in pages. It holds
@@ -521,8 +532,8 @@ for link, gigabytes_a_second in (("10 Gbit/s network", 1.25), ("400 Gbit/s netwo
 #
 # *At some step a curve leaves its path. Five questions find the cause.*
 #
-# Ask them in this order, because each makes the later ones unreadable. For example, with old weights in the
-# sampler every other curve is wrong as well:
+# Ask them in this order: the first ones are cheap to answer, and with old weights in the sampler every
+# other curve is wrong as well:
 #
 # | ask | look at | then |
 # | --- | --- | --- |
