@@ -180,7 +180,7 @@ torch.testing.assert_close(naive.view(-1, 1), engine)
 plots.code(rloo_advantages, lines=("penalised = ", "advantages = leave"))
 
 # %% [markdown]
-# **Predict, then run.** All three rewards are equal. GRPO learns nothing then. What does RLOO do?
+# **Predict, then run.** All three rewards are equal. Then all of GRPO's advantages are 0. And RLOO's?
 
 # %%
 equal = rloo_advantages(three, torch.full((3,), 0.7), log_ratio, zeros, one_token, 0.1)
@@ -464,7 +464,7 @@ for form in forms:
 # advantage.
 #
 # (This form keeps the KL out of the reward and adds it to the loss, as k2, whose gradient as a loss is
-# that of the KL: page [08](08_kl_estimators.ipynb).)
+# that of each token's KL: page [08](08_kl_estimators.ipynb).)
 #
 # ## 8. The whole loss: a ratio and a clip
 #
@@ -605,7 +605,7 @@ for name in trained:
 kl = {name: result.summary()["kl"] for name, result in results.items()}
 holds(
     kl["REINFORCE++"] > 1.5 * max(kl["RLOO"], kl["REINFORCE++-baseline"]),
-    "without groups the policy goes much further from the reference",
+    "here, without groups, the policy goes much further from the reference",
 )
 
 # %% [markdown]
