@@ -177,8 +177,8 @@ plots.curves(
 # %% [markdown]
 # Three things to notice:
 #
-# - **Weights of tokens help little.** They correct each letter, but not how likely the letters before it
-#   have become.
+# - **Weights of tokens help little here** (the middle size of noise). They correct each letter, but not how
+#   likely the letters before it have become.
 # - **The weight of the whole answer comes nearest to the right direction**, even truncated at 2.
 # - **PPO's clip against the sampler is worst.** Where $\mu$ is far, many tokens lie outside the clip range
 #   already, and the clip drops those that moved in the direction of their advantage.
@@ -240,8 +240,7 @@ for axis, curves, title in (
 # With truncated weights of whole answers the run follows the one without lag, a few steps behind. Without a
 # correction, or with weights of tokens, it is later still, and in the first world it swings: answers that
 # the policy has long given up are still drawn, and a negative advantage pushes each of them down further,
-# without end. The uncorrected run falls below its start before it recovers. (One of the other worlds is
-# so easy that the run without a correction is as good as any.)
+# without end. The uncorrected run falls below its start before it recovers.
 
 # %%
 middles = {label: round(float(each[:, 80].mean()), 2) for label, each in gold.items()}
@@ -347,10 +346,10 @@ print(f"ratios of the answers: {answer.min():.2f} to {answer.max():.2f}")
 holds(1e-3 < token.max() < 0.1, "rounding moves ratios by more than 0.001 and less than 0.1")
 
 # %% [markdown]
-# In float32 the largest is below 0.0001. Rounding moves some ratios by about 0.01, up as often as down,
-# so it is no lag. In long answers it adds up; the weights of section 1 mend that too. The engines avoid
-# it: with `--precision bfloat16` they score the answers again, in the forwards of the first update, and
-# `ratio_error_at_start` ([17](17_bug_zoo.ipynb)) is 0. The doctor allows 0.001 then, in float32 0.0001.
+# In float32 the largest is below 0.0001. Rounding moves some ratios by 0.005 and more, up about as often as
+# down, so it is no lag. In long answers it adds up; the weights of section 1 mend that too. The engines
+# avoid it: with `--precision bfloat16` they score the answers again, in the forwards of the first update,
+# and `ratio_error_at_start` ([17](17_bug_zoo.ipynb)) is 0. The doctor allows 0.001 then, in float32 0.0001.
 #
 # **Why the weights stay in float32.** Rounding harms training in a second place. Between 1 and 2 the
 # numbers of bfloat16 are 1/128 apart, so what is less than half of that is rounded away when it is added,
@@ -428,7 +427,7 @@ plots.curves(rewards, smooth=5, xlabel="step", ylabel="gold reward of the answer
 # %% [markdown]
 # With weights of whole answers in the place of tokens, the run with a lag of 64 ends lower even here, where
 # answers are short: at 0.53, 0.54 and 0.46 with the seeds 0, 1 and 2, where weights of tokens end at 0.71,
-# 0.68 and 0.68 (means of the last ten steps).
+# 0.68 and 0.68 (means of the last ten steps; recorded by hand).
 #
 # The correction keeps the run on course but cannot make up for the delay: what the sampler
 # draws is old, and a token that the policy would choose today weighs at most 2.
@@ -436,7 +435,10 @@ plots.curves(rewards, smooth=5, xlabel="step", ylabel="gold reward of the answer
 # %%
 last = {name: sum(values[-10:]) / 10 for name, values in rewards.items()}
 print({name: round(value, 2) for name, value in last.items()})
-holds(last["lag 0"] > last["lag 16"] > last["lag 64"], "the older the sampler, the later the gold")
+holds(
+    last["lag 0"] > last["lag 16"] > last["lag 64"],
+    "here the older the sampler, the later the gold",
+)
 holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run on its way")
 
 # %% [markdown]
