@@ -257,15 +257,15 @@ for offset in (0.0, 10.0, -2.0):
 shifted = torch.stack([learn(lambda r: r, REWARDS + 10, seed=seed) for seed in range(20)])
 stuck = shifted[:, -1, 0] < REWARDS.max() - 0.5
 higher = ", ".join(f"{r:g}" for r in REWARDS + 10)
-print(f"rewards {higher}: {int(stuck.sum())} of 20 runs decide for a worse word, and stay")
-holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
+print(f"rewards {higher}: {int(stuck.sum())} of 20 runs say a worse word after 150 steps")
+holds(5 <= stuck.sum() <= 15, "after 150 steps about half of the runs say a worse word")
 
 # %% [markdown]
 # The offset does not change the true gradient at all, but it changes the noise: with +10 the
 # scatter of one sample is 21 times as long as the gradient. Whatever is drawn first has a reward of
-# 11 points or more, and half of the runs settle on a worse word for good. With -2 the scatter is
-# the smallest of the three. The zero of a reward means nothing, but a bad choice makes REINFORCE
-# noisy, so choose it well.
+# 11 points or more, and after 150 steps half of the runs say a worse word, which only a rare draw can
+# change. With -2 the scatter is the smallest of the three. The zero of a reward means nothing, but a bad
+# choice makes REINFORCE noisy, so choose it well.
 #
 # ## 6. The baseline
 #
@@ -316,9 +316,10 @@ holds(abs(lowest - best) < 0.05, "the formula finds the lowest point of the curv
 
 # %% [markdown]
 # It takes an eighth of the noise of $\mathbb{E}[R]$ away here, and it needs the length of the gradient of
-# every single answer. So nobody trains a language model with it, and $\mathbb{E}[R]$ is what critics and
-# groups estimate. (Greensmith et al. 2004, *Variance reduction techniques for gradient estimates*, have the
-# formula for states and actions.)
+# every single answer. That is expensive for a language model, so critics and groups estimate
+# $\mathbb{E}[R]$. (Some approximate $b^*$: OPO, [arXiv:2505.23585](https://arxiv.org/abs/2505.23585),
+# lets an answer count by its number of tokens. Greensmith et al. 2004, *Variance reduction techniques for
+# gradient estimates*, have the formula for states and actions.)
 
 # %%
 plots.explorable("policy_gradient")
@@ -414,7 +415,8 @@ print(f"its noise is as small as its bias with {enough:.0f} groups in a batch")
 #   direction as well. But its bias is much smaller than the noise of a group. It shows only in large
 #   batches, where the noise averages out and the bias stays: here from about 41 groups on the bias is the
 #   larger of the two.
-# - The unbiased ones differ in noise, and *only* there. A baseline matters more than the finer points.
+# - The unbiased ones differ, apart from that factor, in noise and *only* there. A baseline matters more
+#   than the finer points.
 #
 # And what does the baseline do to learning? Here are the rewards 13, 12, 11 again, and the same
 # 20 seeds:
@@ -698,9 +700,11 @@ holds(abs(factor - 2.5) < 1e-9, "the second token's push is 2.5 times the right 
 # leaves out that "yes" comes first less often now ($0.5 / 0.2 = 2.5$).
 #
 # Why do PPO and GRPO not take the product, then? Because it is as noisy as it is right. With 100 tokens
-# whose ratios are 1.05 or 0.95, products run from $0.95^{100} = 0.006$ to $1.05^{100} = 132$, and a few
-# answers decide the step. The token's ratio has much less noise, for a bias that is small while the two
-# policies are close. How does it grow as the policy moves away?
+# whose ratios are 1.2 or 0.8, equally often, the variance of the product is $1.04^{100} - 1 = 49.5$. If
+# the advantages have nothing to do with it, a thousand answers then scatter like $1000 / 50.5 = 20$ fresh
+# ones, because a few carry half of the weight. (With 1.05 and 0.95 it is only $1.0025^{100} - 1 = 0.28$.)
+# The token's ratio has much less noise, for a bias that is small while the two policies are close. How
+# does it grow as the policy moves away?
 
 # %%
 steps = torch.linspace(0, 1, 21)
@@ -739,9 +743,9 @@ holds(halves[0] < halves[1] / 1.5, "half way the token's ratio is nearer to the 
 # ## Exercises
 #
 # **1. The best baseline.** Three words of your own. Before you compute: does the constant $b$ with the
-# least noise lie above or below $\mathbb{E}[R]$, and which word pulls it there? (A word counts with $\pi \,
-# |\nabla \log \pi|^2$, so look for the word whose gradient is longest.) Then find $b$. (No solution is
-# printed.)
+# least noise lie above or below $\mathbb{E}[R]$, and which words pull it there? (In $\mathbb{E}[R]$ a
+# word counts with $\pi$, in $b^*$ with $\pi \, |\nabla \log \pi|^2$, divided by the sum of these: which
+# words count for more than before, and which for less?) Then find $b$. (No solution is printed.)
 
 # %%
 from course.entered import check_answer, table
