@@ -214,9 +214,9 @@ plots.code(teacher_rewards, docstring=False)
 # Now the same on text that the student has really written. The view opens with the teacher's
 # $\log \pi_T$: there every choice of a word costs something, even the teacher's own favourites. Press
 # `log teacher / student`. Blue: the
-# teacher finds the token likelier than the student does. Orange: less likely. Most tokens are
-# forced by the ones before them, so their ratio's logarithm is near 0. What counts are the few that are a
-# choice.
+# teacher finds the token likelier than the student does. Orange: less likely. Nearly half of the tokens
+# are forced by the ones before them, so their ratio's logarithm is near 0. What counts are the others,
+# which are a choice.
 
 # %%
 judge = kd_grpo_engine.teacher_reward(KDGRPOConfig(device="cpu"), teacher)  # log pi_T / pi, summed
@@ -401,7 +401,7 @@ holds(after["log teacher / student"]["gold"] > was["gold"] + 0.03, "gold rises w
 # the student came from; the reverse KL points to where the student should go.
 #
 # (PPO can give each token its own part of the reward instead of the sum at the end: `rl.kd_ppo_engine`.
-# The sum is the same, and a token's reward to go has less noise.)
+# The sum is the same, and a token's reward to go usually has less noise.)
 #
 # ## 5. As a loss: MiniLLM, and what a sum of token KLs leaves out
 #
@@ -480,8 +480,9 @@ assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-
 # [arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the teacher judges every token that the student
 # writes, and no reward is passed back. With one sampled token instead of the sum over the vocabulary, its
 # advantage is $A_t = \log \pi_T(y_t) / \pi(y_t)$ alone. That is wrong for the KL of whole answers, as the
-# second line of the check shows, but it has little noise, and it is widely used. With `--teacher self`
-# the teacher is the student itself, shown a right answer (SDPO,
+# second line of the check shows, and it has more noise than the sum over the vocabulary. But it has less
+# than with the rewards that follow, it needs one number of the teacher for a token, and it is widely
+# used. With `--teacher self` the teacher is the student itself, shown a right answer (SDPO,
 # [arXiv:2601.20802](https://arxiv.org/abs/2601.20802)). A step of KD-GRPO
 # ([nano/kd_grpo.py](../nano/kd_grpo.py)), and what on-policy distillation changes:
 
@@ -528,11 +529,12 @@ holds(
 
 # %% [markdown]
 # Where each token is judged, nearly all of the KL is gone, and where the whole answer is, about a third.
-# But three things differ between the two: how many verdicts there are (48 answers have hundreds of tokens);
-# that a verdict is taken over the whole vocabulary, and not from the one token that was drawn; and that a
-# step sees 48 prompts instead of six. This run cannot say which of them did it. Nor can it say what
-# MiniLLM's Long part adds, because its clip and its sampler differ as well. These are single short runs;
-# longer ones: [the archive](../docs/archive.md#distillation).
+# But at least three things differ between the two, apart from the divisors and the clip: how many
+# verdicts there are (48 answers have hundreds of tokens); that a verdict is taken over the whole
+# vocabulary, and not from the one token that was drawn; and that a step sees 48 prompts instead of six.
+# This run cannot say which of them did it. Nor can it say what MiniLLM's Long part adds, because its clip
+# and its sampler differ as well. These are single short runs; longer ones: [the
+# archive](../docs/archive.md#distillation).
 #
 # **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.kd_grpo_engine`,
 # `rl.minillm_engine` or `rl.on_policy_distillation_engine`. On texts of the *teacher* the forward KL is

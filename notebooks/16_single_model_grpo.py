@@ -317,8 +317,8 @@ except ValueError as error:
 # that all its steps point the same way. For small steps the KL grows with the *square* of the distance.
 # **Predict:** if this rule held all the way, how many nats would the policy be from its start? (It holds
 # all the way for a normal distribution whose mean moves, but not for words: two words that begin half and
-# half are never more than $\log 2 = 0.69$ nats from there, while the rule gives 1.8 for six steps of 0.05.
-# What it shows is that the nats of single steps do not add up.)
+# half are never more than $\log 2 = 0.69$ nats from there, as KL(now $\Vert$ start), while the rule gives
+# 1.8 for six steps of 0.05. What it shows is that the nats of single steps do not add up.)
 
 # %%
 MINE = 0  # your number, at a university the last digits of your student number
@@ -336,6 +336,6 @@ check_answer("steps_in_one_direction", ..., MINE)
 # - With the sampling policy as the reference, value and gradient of the penalty are 0 where every batch
 #   begins.
 # - Averaged over old samples k3 is no KL to the reference any more, but another distance.
-# - A trust region bounds a step, an anchor bounds the way; a learned reward needs the anchor.
+# - A trust region bounds a step, an anchor bounds the way; with a learned reward the way is what matters.
 #
 # Next: [17_bug_zoo](17_bug_zoo.ipynb). You know the engines now; there you find what is wrong with a run.

@@ -236,7 +236,7 @@ holds(cosines["... and number of parts"] < 0.99, "the mean of parts' means turns
 #
 # **How one finds it in a run.** The reward shows nothing. The norm of the gradient does: cut the same batch
 # into parts of *unequal* size, then into one part, and `grad_norm` must not move. (Between equal parts a
-# mean of the parts' means stays the same and is not found.) (The [bug zoo](17_bug_zoo.ipynb) has a run with
+# mean of the parts' means stays the same and is not found. The [bug zoo](17_bug_zoo.ipynb) has a run with
 # this mistake among its cases.)
 #
 # ## 4. Two ranks
@@ -265,10 +265,10 @@ holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
 # ranks, each loss has to be multiplied by the number of ranks. This repository adds up.
 #
 # Ranks have different numbers of answers as soon as some are left out, and different numbers of tokens
-# always. One rule covers all cases: **count what the whole step has, over all parts and all ranks, before
-# the first `backward`, and divide by that.** In the engines, which call an answer a response, it is the
-# argument `responses=len(rows)` of the loss; [docs/ranks.md](../docs/ranks.md) says how ranks share the
-# count.
+# nearly always. One rule covers all cases: **count what the whole step has, over all parts and all ranks,
+# before the first `backward`, and divide by that.** In the engines, which call an answer a response, it
+# is the argument `responses=len(rows)` of the loss; [docs/ranks.md](../docs/ranks.md) says how ranks
+# share the count.
 #
 # ## Exercise
 #
