@@ -160,7 +160,10 @@ plots.table(
     number="+.2f",
 )
 like = {key: correlation(without["preferred"], without[key]) for key in MEASURED}
-holds(like["ended"] > 0.8 and abs(like["polite"]) < 0.1, "it is the ending, and not politeness")
+holds(
+    like["ended"] > 0.8 and abs(like["polite"]) < 0.1,
+    "it goes along with the ending, and far less with polite words",
+)
 holds(abs(like["right"]) < 0.44, "with right answers no correlation can be told from 0")
 
 # %% tags=["hide-input"]
@@ -176,16 +179,16 @@ axes[0].annotate(
     arrowprops={"arrowstyle": "-"},
 )
 axes[0].set_title("The judge follows the ending ...")
-axes[1].set_title("... and not what its pairs were about")
+axes[1].set_title("... and hardly what its pairs were about")
 
 # %% [markdown]
-# A judge of politeness does not follow polite words here. It follows whether the answer **ended**. Two
-# policies lie below the line, PPO a little and fine-tuning far: fine-tuning on the preferred answers makes
-# nearly every answer end, at half the length, and yet the judge does not prefer it to the start. So ending
-# is not all that it likes. One such outlier is worth more than twenty points on a line, and so the table
-# above has both rows: with it the correlation is 0.69, and without it 0.82. (Whether the preferred policies
-# are right more often or less often is undecided: with twenty of them a correlation below 0.44 in size,
-# here -0.26, cannot be told from 0.)
+# The judge of politeness prefers the policies whose answers **ended**. With polite words no correlation
+# can be told from 0. Two policies lie below the line, PPO a little and fine-tuning far: fine-tuning on
+# the preferred answers makes nearly every answer end, at half the length, and yet the judge does not
+# prefer it to the start. So ending is not all that it likes. One such outlier is worth more than twenty
+# points on a line, and so the table above has both rows: with it the correlation is 0.69, and without it
+# 0.82. (Whether the preferred policies are right more often or less often is undecided: with twenty of
+# them a correlation below 0.44 in size, here -0.26, cannot be told from 0.)
 #
 # **What a correlation cannot say.** Ending may be a *confounder* (the judge likes a full stop) or a part of
 # what is meant by quality (a person would prefer a whole answer as well). The numbers are the same in both
@@ -274,16 +277,43 @@ rows = [
 ]
 plots.table(["policy", "raw", "length held equal", "ending held equal"], rows)
 holds(rows[0][1] - rows[0][3] > 0.04, "the ending takes a part of the winner's lead")
-holds(rows[0][3] > 0.55, "but not all of it")
 holds(rows[2][3] > rows[2][1], "the policy whose answers never end gains by it")
-holds(rates["length"][1] < 0, "this judge prefers the shorter answer")
+holds(
+    abs(rates["length"][1]) < rates["ending"][1] / 3,
+    "the length explains far less than the ending",
+)
 
 # %% [markdown]
-# Lengths explain little here: $\phi$ is even negative, since this judge likes the shorter answer, while
-# AlpacaEval's likes the longer one. A control that copies another paper's confounder controls for
-# nothing. The ending explains about a third of the winner's lead, for its rate falls from 0.66 to 0.60
-# where 0.50 would be no lead. As a method this is complete; as a result it is small, because there are only
-# 16 prompts.
+# All of this stands on 16 prompts. Draw them again, with repeats, and fit again:
+
+
+# %%
+def drawn_again(difference, generator):
+    """From 16 prompts drawn with repeats: the winner's controlled win rate, and phi."""
+    drawn = torch.randint(16, (16,), generator=generator)
+    rows = [(prompt == which).nonzero()[:, 0] for which in drawn]
+    place = torch.cat([torch.full_like(row, i) for i, row in enumerate(rows)])
+    rows = torch.cat(rows)
+    rate, phi = controlled(won[rows], policy[rows], place, difference[rows])
+    return rate[[n.startswith("the four") for n in order]].mean().item(), phi
+
+
+generator = torch.Generator().manual_seed(0)
+winner = [drawn_again(ending, generator)[0] for _ in range(100)]
+of_length = [drawn_again(length, generator)[1] for _ in range(100)]
+border = torch.tensor([0.025, 0.975])
+(low, high), signs = (torch.tensor(x).quantile(border).tolist() for x in (winner, of_length))
+print(f"the winner, ending held equal: {low:.2f} to {high:.2f}")
+print(f"phi of the length: {signs[0]:+.2f} to {signs[1]:+.2f}")
+holds(low < 0.5 < high, "whether a lead is left with the ending held equal is undecided")
+holds(signs[0] < 0 < signs[1], "whether this judge likes the longer or the shorter one, too")
+
+# %% [markdown]
+# Lengths explain little here: $\phi$ is small next to the ending's, and with 16 prompts its sign is
+# undecided, while AlpacaEval's judge likes the longer answer. A control that copies another paper's
+# confounder may control for nothing. The ending takes about a third of the winner's lead, for its rate
+# falls from 0.66 to 0.60 where 0.50 would be no lead. Whether the rest is more than chance 16 prompts
+# cannot say: drawn again, they give anything from 0.40 to 0.78. As a method this is complete.
 #
 # ## 5. Position, and both orders
 #
@@ -323,8 +353,9 @@ holds(
 # Constitutional AI (Bai et al. 2022, [arXiv:2212.08073](https://arxiv.org/abs/2212.08073)) gives this
 # model written principles. What licenses it is agreement with people: Zheng et al. 2023
 # ([arXiv:2306.05685](https://arxiv.org/abs/2306.05685)) report that GPT-4 agreed with experts about as
-# often as experts with each other, where both saw a difference. They also found that it prefers first,
-# long and its own answers. No prompted judge was run here.
+# often as experts with each other, where both saw a difference. They also found that it often prefers the
+# answer shown first, and, much less than weaker judges, the longer one; whether it prefers its own they
+# could not decide. No prompted judge was run here.
 #
 # Agreement alone says little, because judges who both prefer the new policy agree by chance as well.
 # **Kappa** takes that out, $\kappa = (p_o - p_e) / (1 - p_e)$:
