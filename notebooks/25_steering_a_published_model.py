@@ -114,16 +114,19 @@ facts = [
 ]
 plots.table(["run", "seed", "steps", "kept", "minutes"], facts)
 late = [mean([row["kl"] for row in way[10:]]) for way in ways.values()]
-holds(all(3.5 < kl < 7 for kl in late), "the KL stays near 5 nats after ten steps")
+holds(
+    all(3.5 < kl < 7 for kl in late),
+    "after ten steps the mean KL of each seed lies between 3.5 and 7",
+)
 
 # %% [markdown]
 # Thin lines are single batches, thick ones the mean of four. *Kept* is the step whose policy is measured
 # below: an earlier one than the last where the KL limit stopped a run.
 #
-# The reward climbs fast at first and then slowly, while the KL stays near 5 nats from about step 10 on.
-# One seed exceeded the limit of 8 nats at its step 21, so its policy of two steps before is kept. The
-# thin lines jump because a batch has only four prompts, so that its reward depends on which constraints
-# were drawn.
+# The reward climbs fast at first and then slowly. The KL does the same in two seeds, from 3 to 4 nats at
+# step 10 to between 5 and 6. In the third it ends higher, at 11 nats in its last batch: this seed
+# exceeded the limit of 8 nats at its step 21, so its policy of two steps before is kept. The thin lines
+# jump because a batch has only four prompts, so that its reward depends on which constraints were drawn.
 #
 # **By constraint**, on topics that no run has seen. *Best of 8* gives the published model eight tries, of
 # which one must be right. A user could have that without training, by sampling eight answers and applying
@@ -225,8 +228,8 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 
 # %% [markdown]
 # Compare each row with the first one. *Trained* and *held out* are shares of right answers. The less the
-# other columns differ from the first row, the cheaper the gain. A lower distinct-2 means that answers
-# became more alike.
+# other columns but *ended* differ from the first row, the cheaper the gain. A lower distinct-2 means that
+# answers became more alike.
 #
 # Token by token the answers of GRPO are about as likely under the published model as its own. They are a
 # third shorter and a little more alike. LoRA gains about as much at the smallest KL of the three. But
@@ -282,11 +285,13 @@ holds(
     free["preferred_by_proxy"] > 0.6 > 0.5 > free["preferred"],
     "the judge does not like what the payer pays for",
 )
-holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an answer ends")
+holds(
+    free["ended"] < 0.2 < 0.6 < paid["ended"], "with neither price nor limit hardly an answer ends"
+)
 was = ends["as published"][0]
 print("GRPO, seed 0:", {name: round(paid[key], 2) for name, key in COLUMNS.items()})
 holds(paid["polite"] > 1.2 > 0.2 > was["polite"], "on seed 0 answers are full of manners")
-holds(paid["right"] < 0.25 < was["right"], "and fewer are right")
+holds(paid["right"] < 0.25 < was["right"], "and fewer of these 108 are right")
 
 # %% [markdown]
 # Numbers are means over seeds. *The judge prefers* and *the mean-score payer* are the shares of unseen
@@ -294,12 +299,13 @@ holds(paid["right"] < 0.25 < was["right"], "and fewer are right")
 # model's, so 0.5 is no change. *Polite words* are counted for each answer, and *right* is the share of
 # answers that pass a rule about the reference answer's words.
 #
-# With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds nothing.
-# The payer prefers 0.86 of these answers to the published model's; the judge, which reads the end, only
-# 0.31. With price and limit more answers end than before. Yet one seed of three turns to manners, which the
-# means hide (its numbers stand below the table): on seed 0 an answer has 1.5 polite words, compared with
-# 0.12 before, and 0.20 of the answers are right, compared with 0.34. The judge still prefers 0.64 of them.
-# DPO stays nearest to the start, and the judge does not like it better than the published model.
+# With neither, in one run, answers grow until they are cut off. A likely reason: an end is one score
+# among 48 in a mean. The payer prefers 0.86 of these answers to the published model's; the judge, which
+# reads the end, only 0.31. With price and limit more answers end than before. Yet one seed of three turns
+# to manners, which the means hide (its numbers stand below the table): on seed 0 an answer has 1.5 polite
+# words, compared with 0.12 before, and 0.20 of the answers are right, compared with 0.34 (whether that is
+# more than chance: [23](23_is_it_better.ipynb), section 7). The judge still prefers 0.64 of them. DPO
+# stays nearest to the start, and the judge does not like it better than the published model.
 #
 # **Two answers of each**, GRPO's from seed 0:
 
@@ -319,9 +325,9 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 #
 # **And with the confounder gone?** These answers had room for 48 tokens, so that *ended* moved with
 # everything else. A newer study gives them 128, counts only pairs in which both answers ended, and keeps
-# near-duplicates of a question on one side. Both of its judges still prefer the policy, and two blind
-# readers do not: the answers became more fluent and not more right
-# ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
+# near-duplicates of a question on one side. Both of its judges still prefer the policy, but the verdicts
+# of two blind readers, which are language models, cannot be told from a coin's, and right answers did not
+# become more frequent ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
 #
 # ## 5. The commands
 #
@@ -365,7 +371,7 @@ check_answer("price_for_the_end", ..., MINE)
 #
 # - A rule pays what it says, and a policy finds out what it says.
 # - Ask of every gain what else changed. Here more answers ended, some only gave the request back, and with
-#   the preferences one seed in three was polite instead of right.
+#   the preferences one seed in three was full of polite words.
 # - The best of eight answers of the untouched model is the rival to beat, and here it was ahead of GRPO in
 #   most constraints.
 #
