@@ -325,9 +325,32 @@ plots.table(["asked", *list(RUNS)[:3]], shown)
 #
 # **And with the confounder gone?** These answers had room for 48 tokens, so that *ended* moved with
 # everything else. A newer study gives them 128, counts only pairs in which both answers ended, and keeps
-# near-duplicates of a question on one side. Both of its judges still prefer the policy, but the verdicts
-# of two blind readers, which are language models, cannot be told from a coin's, and right answers did not
-# become more frequent ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
+# near-duplicates of a question on one side. It has two judges: a reward model of the other half of the
+# pairs, and a linear model that only counts words.
+
+# %%
+newer = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))["policies"]
+SHOWN = {
+    "polite-start": "as published", "polite-best": "best of 8 by the payer", "polite-dpo-0": "DPO",
+    **{f"polite-grpo-{seed}": f"the printed commands, seed {seed}" for seed in range(3)},
+}  # fmt: skip
+lines = []
+for name, said in SHOWN.items():
+    row = newer[name]
+    low, high = row["judge"]["both ended"]["interval"]
+    judges = [f"{row[judge]['both ended']['share']:.2f}" for judge in ("judge", "words")]
+    others = [f"{row[key]:.2f}" for key in ("ended", "polite")]
+    lines.append([said, *judges, f"{low:.2f} to {high:.2f}", *others, f"{row['right']['share']:.2f}"])
+plots.table(
+    ["", "preferred by the judge", "by words", "95%, judge", "ended", "polite words", "right"], lines
+)
+lows = [newer[f"polite-grpo-{seed}"]["judge"]["both ended"]["interval"][0] for seed in range(3)]
+holds(min(lows) > 0.5, "the judge prefers each of the three policies")
+
+# %% [markdown]
+# Both judges prefer each of the three policies, and now ending cannot be the reason. But the verdicts of
+# two blind readers of seed 0, which are language models, cannot be told from a coin's, and right answers
+# did not become more frequent ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
 #
 # ## 5. The commands
 #
