@@ -350,7 +350,8 @@ holds(min(lows) > 0.5, "the judge prefers each of the three policies")
 # %% [markdown]
 # Both judges prefer each of the three policies, and now ending cannot be the reason. But the verdicts of
 # two blind readers of seed 0, which are language models, cannot be told from a coin's, and right answers
-# did not become more frequent ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
+# did not become more frequent
+# ([docs/real_model.md](../docs/real_model.md#second-story-can-it-learn-a-taste)).
 #
 # ## 5. The commands
 #
