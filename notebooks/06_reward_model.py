@@ -394,10 +394,10 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # | one pass | 0.74 | 0.72 | 0.70 |
 # | three passes | 0.77 | 0.81 | 0.77 |
 #
-# Accuracy on the labels rises as well, by 0.03 or more, so the later passes do not yet learn the labels'
-# errors by heart. (The model of [13](13_when_the_proxy_breaks.ipynb) has 480 comparisons and three
-# passes, and is as good as this one, although not on the same pairs.) Watch the accuracy on held-out
-# pairs, and stop where it falls.
+# Accuracy on the labels rises as well, by 0.03 or more, so what the later passes may learn
+# of the labels' errors does not yet outweigh the rest. (The model of
+# [13](13_when_the_proxy_breaks.ipynb) has 480 comparisons and three passes, and is as good as this one,
+# although not on the same pairs.) Watch the accuracy on held-out pairs, and stop where it falls.
 
 # %%
 config = reward_model_training.RewardModelConfig(
