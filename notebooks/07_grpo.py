@@ -399,11 +399,14 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # %% [markdown]
 # So **the value of the loss says nothing about progress**. Look at the reward. The gradient
 # of a run's first update is that of REINFORCE. Checking that the ratios are 1 before the first
-# update is also a good test of an implementation. A wrong temperature, dropout left on (the ratio
-# then compares two random networks), a position off by the padding, a logit read one column too late:
-# each of them breaks it. Not every bug does. A mask that loses the EOS only hides one ratio of each answer
-# from the check, and all others are still 1 ([02](02_tokens_padding_masks.ipynb), section 4). Every run
-# logs how far the ratios are from 1, as `ratio_error_at_start`.
+# update is also a good test of an implementation. Where the old log-probs are the sampler's own, as here,
+# a wrong temperature, a position off by the padding and a logit read one column too late each break it,
+# and so does dropout left on (the ratio then compares two random networks). Where the trainer has scored
+# the answers again, as [nano/grpo.py](../nano/grpo.py) does and the engines do in bfloat16, the same
+# mistake stands in both and the ratios are 1 all the same: there compare with the sampler first. (Dropout
+# shows there as well.) And not every bug shows. A mask that loses the EOS only hides one ratio of each
+# answer from the check, and all others are still 1 ([02](02_tokens_padding_masks.ipynb), section 4). Every
+# run logs how far the ratios are from 1, as `ratio_error_at_start`.
 
 # %% [markdown]
 # ## 5. The loop
