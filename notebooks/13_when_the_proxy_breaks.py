@@ -342,10 +342,10 @@ holds(float(change.mean()) < 0, "gold is lower at the end than halfway")
 # compares two policies that were named before the run, that of step 20 and the last one, on 96 prompts that
 # no look has used. If the interval in that line contained 0, this run would prove no turn. With the seeds 1
 # and 2 of this run gold fell between the same steps as well, from 0.58 to 0.50 and from 0.60 to 0.14. In
-# our study gold fell by at least 0.10 from its best in 77 of 78 runs, while the learned reward went on
-# rising. The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that
-# end at different distances cannot be compared by their end points. (Its two curves are of different
-# prompts: compare shapes only.)
+# our study gold, as the mean of three looks in a row, fell by at least 0.10 from its best in 77 of 78 runs,
+# while the learned reward went on rising. The right panel draws gold against the distance d = sqrt(KL) from
+# the start, because two runs that end at different distances cannot be compared by their end points. (Its
+# two curves are of different prompts: compare shapes only.)
 #
 # **Why the root of the KL?** Push a policy of three answers along its reward, $\pi \propto \pi_{start} \,
 # e^{t R}$, which is the best way to spend nats ([05](05_what_a_kl_is.ipynb), section 7), and double the
@@ -420,7 +420,7 @@ plots.bars(
     {"start to best": list(rise.values()), "best to end": list(fall.values())},
     ["sentiment", "topic", "politeness", "form", "repetition"],
     styles={"start to best": "gold", "best to end": "bad"}, ylabel="change of gold",
-    xlabel="term of the gold reward", title="Gold gains by some terms, then it loses by others",
+    xlabel="term of the gold reward", title="What each term of gold gains, and then loses",
 )  # fmt: skip
 plt.show()
 holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step, and then falls")
@@ -519,11 +519,12 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# An alarm without gold comes late: in the run above it comes after gold has turned. (The lower of two
+# The alarm comes late here: in the run above it comes after gold has turned. (The lower of two
 # begins below the proxy by construction: compare slopes.) The score of the model with many labels rises far
 # less than the proxy's. The two weak models disagree only a little more than at the start. A likely reason
-# is that they share their labels and so most of their mistakes. Where members do disagree, the policy has
-# left the answers that they were trained on; paying the lowest of them takes the reward away there
+# is that they share their labels and so most of their mistakes. Members disagree on the base
+# model's own answers, too (the first printed number). What would be a sign is that they disagree *more*
+# than there; paying the lowest of them takes reward away where they do
 # ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
 
 # %%
@@ -628,10 +629,9 @@ holds(
 
 # %% [markdown]
 # Across the dashed line the run's own reward has another scale. This one run does not say *why* gold ends
-# higher: the refreshed proxy has read the policy's present answers, but also six times as many labels as
-# before. The refresh costs 2,800 judgements, and
-# with a reward model that is good to begin with it gains nothing
-# ([the archive](../docs/archive.md#reviews)).
+# higher: the refreshed proxy has read the policy's present answers, but also nearly seven times as many
+# labels in all. The refresh costs 2,800 judgements, and with a reward model that is good to begin with it
+# gains nothing ([the archive](../docs/archive.md#reviews)).
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
 # written by `python -m studies overoptimisation`. The code: `rl/equations/best_of_n.py`,
