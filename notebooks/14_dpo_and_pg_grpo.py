@@ -355,8 +355,8 @@ show_tokens(
 )
 
 # %% [markdown]
-# The probability that both sides have lost went to other responses, which this loss has not compared. It
-# cannot know whether those are good, but new samples can show it:
+# What both sides have lost went to other responses. On text hardly any of them has been compared, so the
+# loss cannot know whether they are good, but new samples can show it:
 
 
 # %%
@@ -399,7 +399,8 @@ holds(at_best["rejected"] < at_best["chosen"] < 0, "at the optimum, too, both ha
 #
 # - **SimPO** (Meng et al. 2024, [arXiv:2405.14734](https://arxiv.org/abs/2405.14734), Eq. 6),
 #   $-\log \sigma(\beta (l_w - l_l) - \gamma)$: no reference, and a longer answer wins nothing by its
-#   length. Only the target margin $\gamma$ and few steps keep it near the start.
+#   length. Only few steps and a small rate keep it near the start: the target margin $\gamma$ asks for
+#   a larger gap, so it makes the pull stronger.
 # - **ORPO** (Hong et al. 2024, [arXiv:2403.07691](https://arxiv.org/abs/2403.07691), Eqs. 6 and 7),
 #   $-l_w - \lambda \log \sigma(\log \mathrm{odds}_w - \log \mathrm{odds}_l)$: fine-tuning on the chosen
 #   answer and the comparison in one stage, from a base model, without a reference.
@@ -588,7 +589,8 @@ check_answer("beta_that_lets_go", ..., MINE)
 # - A policy is a reward model: $\beta \log \pi / \pi_{ref}$, up to a constant of the prompt.
 # - A pair pulls with $\beta \, \sigma(-\beta h)$ on the gap alone, so both answers may fall as long as
 #   the rejected one falls more.
-# - Without sampling nothing is learned about answers that nobody has compared.
+# - The loss says nothing about answers that nobody has compared, though training moves them, too: sample,
+#   and look.
 #
 # Next: [15_teachers](15_teachers.ipynb). There, instead of people's comparisons, another model says what
 # is good.
