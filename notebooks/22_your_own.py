@@ -111,10 +111,10 @@ def angle(a, b):
 
 
 # %% [markdown]
-# An engine does not know that sum. It sees one rollout, here $G = 8$ answers to each prompt. The engines
-# differ in two choices: the advantage, and the average over tokens. Here are both, one line each, with the
-# library's functions. (PPO gets a perfect critic, because with 15 answers the value of a prefix is a sum as
-# well.)
+# An engine does not know that sum. It sees one rollout, here $G = 8$ answers to each prompt. All engines
+# but DPO differ here in two choices: the advantage, and the average over tokens. Here are both, one line
+# each, with the library's functions. (PPO gets a perfect critic, because with 15 answers the value of a
+# prefix is a sum as well.)
 
 
 # %%
