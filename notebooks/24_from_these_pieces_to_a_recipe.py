@@ -202,7 +202,7 @@ print("in a group with one right answer of eight GRPO gives it", round(A[0].item
 # %% [markdown]
 # **Recorded.** How far does choosing among the start's own answers lead? The demo's 24 seeds compare three
 # ways from the same start: fine-tuning on the preferred of two recorded answers, picking the best of eight
-# by the reward model at every question (no training; what one round of fine-tuning on them could reach),
+# by the reward model at every question (no training; what one round of fine-tuning on them aims at),
 # and GRPO, which samples many more. Gold is what an answer is truly worth, from 0 to 1:
 
 # %%
@@ -227,8 +227,8 @@ holds(
 )
 
 # %% [markdown]
-# One round over $n$ answers can at most make the best of what the start samples in $n$ tries. Another round
-# samples from the better policy, and that is why Llama 3 has six. A policy gradient is the extreme case: a
+# One round over $n$ answers aims at the best of what the start samples in $n$ tries. Another round samples
+# from the better policy, and that is why Llama 3 has six. A policy gradient is the extreme case: a
 # new round after every step.
 #
 # ## 3. Several rewards
@@ -307,7 +307,7 @@ def naive(answer):
 
 
 def with_proof(answer, secret="81c2"):
-    """The test must have run to its end, and said something that the answer does not know."""
+    """The test should have run to its end, and said something that the answer does not say."""
     return float(runs(f"{answer}\n{TEST}\nprint('{secret}')")[1].strip() == secret)
 
 
@@ -317,9 +317,11 @@ holds(rewards["leaves"] == [1.0, 0.0], "an answer that leaves fools the exit sta
 
 # %% [markdown]
 # "leaves" ends the program before the test runs, with the status that means success. A policy finds such a
-# line as surely as it finds a reward model's favourite word, because it is paid. The proof helps: only a
-# test that has run to its end can print it. (This process is no security, though. A real sandbox has no
-# network, its own file system, and limits of memory and of processes.)
+# line as surely as it finds a reward model's favourite word, because it is paid. The proof helps
+# against this answer, which leaves before anything is printed. But the secret stands on the program's own
+# command line: an answer that calls `print(sys.orig_argv[-1].split(chr(39))[-2], flush=True)` and then
+# leaves earns 1 again. (So this process is no security. A real sandbox has no network, its own file system,
+# and limits of memory and of processes.)
 #
 # ## 4. Which prompts, and how many answers each?
 #
@@ -363,17 +365,19 @@ holds(
 
 # %% [markdown]
 # By this count small groups always win. Two things speak for a large group. Its baseline is less noisy,
-# because the variance of a mean falls like $1 / G$. And a prompt with $p$ below $1 / G$ is seldom solved
-# in a small group at all. Papers take 8 to 64. For example, DeepSeekMath's GRPO takes 64 answers to a
-# prompt ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), and DAPO takes 16 to each of 512 prompts
+# because the variance of a mean falls like $1 / G$. And a prompt with $p$ far below $1 / G$ is seldom
+# solved in a small group at all: with $p = 0.1 / G$ in about one group of ten. Papers take 8 to 64. For
+# example, DeepSeekMath's GRPO takes 64 answers to a prompt
+# ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), and DAPO takes 16 to each of 512 prompts
 # ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)).
 #
 # **Curriculum.** As the policy learns, prompts become too easy. They move to the right end of the left
 # panel, where hardly a group teaches. There are three remedies:
 #
 # - **Before the run**, measure $p$ with the start, and drop what is always or never solved.
-# - **In the run**, prefer prompts with $p$ near one half. For example, Kimi k1.5
-#   ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) samples prompts by their failure rate.
+# - **In the run**, draw more often what is seldom solved. For example, Kimi k1.5
+#   ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) samples prompts by their failure rate $1 - p$.
+#   (That favours $p$ near 0, where by the left panel hardly a group teaches; near one half most groups do.)
 # - **In the step**, draw until enough groups have spread: DAPO's dynamic sampling (page
 #   [11](11_grpo_family.ipynb), section 7).
 #
