@@ -337,13 +337,12 @@ SHOWN = {
 lines = []
 for name, said in SHOWN.items():
     row = newer[name]
-    low, high = row["judge"]["both ended"]["interval"]
-    judges = [f"{row[judge]['both ended']['share']:.2f}" for judge in ("judge", "words")]
-    others = [f"{row[key]:.2f}" for key in ("ended", "polite")]
-    lines.append([said, *judges, f"{low:.2f} to {high:.2f}", *others, f"{row['right']['share']:.2f}"])
-plots.table(
-    ["", "preferred by the judge", "by words", "95%, judge", "ended", "polite words", "right"], lines
-)
+    both = [row[judge]["both ended"] for judge in ("judge", "words")]
+    numbers = [each["share"] for each in both] + [row["ended"], row["polite"], row["right"]["share"]]
+    interval = "{:.2f} to {:.2f}".format(*both[0]["interval"])
+    lines.append([said, *(f"{number:.2f}" for number in numbers), interval])
+titles = ["", "preferred by the judge", "by words", "ended", "polite words", "right", "judge, 95%"]
+plots.table(titles, lines)
 lows = [newer[f"polite-grpo-{seed}"]["judge"]["both ended"]["interval"][0] for seed in range(3)]
 holds(min(lows) > 0.5, "the judge prefers each of the three policies")
 
