@@ -338,7 +338,8 @@ lines = []
 for name, said in SHOWN.items():
     row = newer[name]
     both = [row[judge]["both ended"] for judge in ("judge", "words")]
-    numbers = [each["share"] for each in both] + [row["ended"], row["polite"], row["right"]["share"]]
+    numbers = [each["share"] for each in both]
+    numbers += [row["ended"], row["polite"], row["right"]["share"]]
     interval = "{:.2f} to {:.2f}".format(*both[0]["interval"])
     lines.append([said, *(f"{number:.2f}" for number in numbers), interval])
 titles = ["", "preferred by the judge", "by words", "ended", "polite words", "right", "judge, 95%"]
