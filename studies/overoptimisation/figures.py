@@ -150,7 +150,7 @@ def draw_price(numbers: Numbers, figure: Any) -> None:
     )
     middle.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
     middle.minorticks_off()
-    middle.set_title("More labels buy\na higher peak", fontsize=10)
+    middle.set_title("More labels go with\na higher peak", fontsize=10)
     n = max(settings["best_of"])
     right.set(xlabel="gold at the peak of training", ylabel=f"gold, best of {n}")
     right.set_title(f"Best of {n} is higher\nthan most peaks", fontsize=10)
