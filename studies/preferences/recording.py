@@ -308,7 +308,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
         figure.suptitle(
-            "The judge prefers what was trained; more right answers were not seen",
+            "The judge prefers what was trained; right answers are no more frequent after GRPO",
             x=0.01,
             ha="left",
         )
