@@ -58,7 +58,9 @@ MEASURED = {"validation/": "validation", "held_out_": "held out"}  # on what is 
 
 def base_of(key: str) -> str:
     """The key of a metric, whatever it is measured on."""
-    return key.removeprefix("validation/").removeprefix("held_out_")
+    for prefix in MEASURED:
+        key = key.removeprefix(prefix)
+    return key
 
 
 def in_words(key: str) -> str:

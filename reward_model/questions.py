@@ -151,6 +151,7 @@ class Opened:
     records: Sequence[PromptRecord]
     written: Mapping[tuple[int, ...], PromptRecord]  # by the prompt's tokens
     params: SamplingParams
+    around: tuple[str, str]  # what a chat's template writes before and behind a question
 
     @classmethod
     def of(cls, flags: QuestionFlags) -> Opened:
@@ -180,8 +181,11 @@ class Opened:
         tau = flags.temperature or usual
         print(f"temperature {tau:g}, at most {longest} tokens")
         written = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
-        params = SamplingParams(tau, max_new_tokens=longest)
-        return cls(policy, other and other[0], judge, tokenizer, records, written, params)
+        params, mark = SamplingParams(tau, max_new_tokens=longest), "What is 6 times 7?"
+        asks = instruction_prompt(mark, tokenizer.chat) if tokenizer.chat else mark
+        before, _, after = asks.partition(mark)
+        around = before, after
+        return cls(policy, other and other[0], judge, tokenizer, records, written, params, around)
 
     def of_split(self, split: str) -> list[PromptRecord]:
         return [record for record in self.records if split_of(key_of(record)) == split]
@@ -210,9 +214,7 @@ class Opened:
 
     def as_row(self, pair: TokenPair) -> Row:
         """A pair as it is shown: decoding leaves out a chat's marks, so that the prompt is its record's."""
-        record, mark = self.written[tuple(pair.prompt)], "What is 6 times 7?"
-        asks = instruction_prompt(mark, self.tokenizer.chat) if self.tokenizer.chat else mark
-        before, _, after = asks.partition(mark)  # what a chat's template writes around a question
+        record, (before, after) = self.written[tuple(pair.prompt)], self.around
         shown = record.prompt.removeprefix(before).removesuffix(after)
         texts: Row = {"prompt": record.prompt, "shown": record.meta.get("typed", shown)}
         texts |= {SPLIT_KEY: record.question} if record.question else {}
@@ -257,11 +259,10 @@ def sampled_questions(flags: QuestionFlags, asked: Sequence[Row]) -> Iterator[Ro
         return (group[0] for groups in pairs(split, prompts, 2) for group in groups)
 
     in_turn = ["validation", "test", *["train"] * (3 if judge else 8)]
-    held_out = {split: {r.prompt for r in opened.of_split(split)} for split in in_turn[:2]}
-    if other and any(held_out.values()):
-        in_turn = sorted(split for split, prompts in held_out.items() if prompts)
-        count = len(set().union(*held_out.values()))
-        print(f"asked are {count} held-out prompts, which were not trained on")
+    held_out = {r.prompt: split for split in in_turn[:2] for r in opened.of_split(split)}
+    if other and held_out:
+        in_turn = sorted({*held_out.values()})
+        print(f"asked are {len(held_out)} held-out prompts, which were not trained on")
     few = AT_ONCE if other else 1
     some = {"train": usual("train", AT_ONCE)}
     some |= {split: usual(split, few) for split in ("validation", "test")}

@@ -351,9 +351,11 @@ def show(study: Study, name: str, flags: StudyFlags, done: Mapping[str, Job]) ->
 
 def laid_over(kept: Mapping[str, Any], found: Mapping[str, Any], levels: int) -> dict[str, Any]:
     """`kept` with what was found in its place, and beside it down to so many levels of keys."""
-    both = {key: kept[key] for key in kept.keys() & found.keys() if isinstance(found[key], dict)}
-    deeper = {key: laid_over(old, found[key], levels - 1) for key, old in both.items()}
-    return {**kept, **found, **(deeper if levels > 1 else {})}
+    if levels == 1:
+        return {**kept, **found}
+    old, new = ({k: v for k, v in each.items() if isinstance(v, Mapping)} for each in (kept, found))
+    both = {key: laid_over(old[key], new[key], levels - 1) for key in old.keys() & new.keys()}
+    return {**kept, **found, **both}
 
 
 def processor() -> str:

@@ -172,6 +172,7 @@ def test_rows_of_another_recording_stay_as_deep_as_a_study_says() -> None:
     assert laid_over(kept, found, 1) == {"rows": found["rows"], "old": 3}
     rows = {"a": {"x": 1}, "b": {"y": 4}, "c": {"x": 5}}
     assert laid_over(kept, found, 2) == {"rows": rows, "old": 3}
+    assert laid_over({"a": 1}, {"a": {"x": 2}}, 2) == {"a": {"x": 2}}
     deep = laid_over(kept, found, 3)
     assert deep["rows"]["b"] == {"x": 2, "y": 4} and kept["rows"]["b"] == {"x": 2}
 

@@ -22,8 +22,8 @@ from studies.runner import Job, StudyFlags
 Stage = Literal["polite", "people", "controls"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 REWARD_MODEL, GRPO = "reward_model.reward_model_training", "rl.grpo_engine"
-QUICK = 100  # pairs of a file in a quick look
 DPO, FINETUNING = "rl.dpo_engine", "gpt.finetuning"
+QUICK = 100  # pairs of a file in a quick look
 
 
 @dataclass(frozen=True, kw_only=True)

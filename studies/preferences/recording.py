@@ -17,7 +17,6 @@ from harness.run_folder import CONFIG_FILE
 from report.style import COLOURS, SERIES
 from studies.pages import drawing, markdown, rounded, spread
 from studies.preferences.judges import (
-    Array,
     Row,
     WordJudge,
     agree_with_people,
@@ -103,18 +102,15 @@ def beside(found: Found, before: Found) -> Found:
     return row | {key: statistics.fmean(found[key]) for key in ("tokens", "ended")}
 
 
-def agreement(both: Sequence[tuple[Found, Found]]) -> Found:
-    """How often two judges say the same of policies beside the start, of the pairs that both decide."""
-    said = {
-        judge: np.concatenate([verdicts(found, before, judge) for found, before in both])
-        for judge in (*JUDGES, "payer")
-    }
-    found: Found = {}
+def agreement(found: Found, before: Found) -> dict[str, list[int]]:
+    """How often two judges say the same of a policy beside the start, and how many pairs both decide."""
+    said = {judge: verdicts(found, before, judge) for judge in (*JUDGES, "payer")}
+    counts = {}
     for one, two in itertools.combinations(said, 2):
         decided = (said[one] != 0.5) & (said[two] != 0.5)
-        same: Array = (said[one] == said[two])[decided].astype(float)
-        found[f"{one}, {two}"] = counted(same)
-    return found
+        same = (said[one] == said[two]) & decided
+        counts[f"{one}, {two}"] = [int(same.sum()), int(decided.sum())]
+    return counts
 
 
 def of_readers(rows: Sequence[Row], policy: str) -> Found:
@@ -141,13 +137,13 @@ def of_readers(rows: Sequence[Row], policy: str) -> Found:
 def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     """All that the jobs which are done have measured."""
     out = config.out
-    found: Found = {"reward models": {}, "policies": {}, "answers": {}, "readers": {}}
+    sections = ("reward models", "policies", "answers", "readers", "agreement")
+    found: Found = {section: {} for section in sections}
     files = {name: Path(job.arguments["data"]).stem for name, job in done.items() if job.is_command}
     for name in files:
         if re.search("payer|judge", name):
             found["reward models"][name] = of_reward_model(config, name, files[name])
     starts: dict[str, Found] = {}
-    both: dict[str, list[tuple[Found, Found]]] = {}
     for job in done.values():
         judge = "" if job.is_command else judge_of(job.arguments["pairs"])
         if judge not in done:
@@ -161,7 +157,8 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
                 found["answers"][pairs] = {"asked": asked[:SHOWN]}
             row = beside(about, starts[pairs])
             if policy in done:
-                both.setdefault(pairs.split("-")[0], []).append((about, starts[pairs]))
+                same = agreement(about, starts[pairs])
+                found["agreement"].setdefault(pairs.split("-")[0], {})[policy] = same
                 steps = read_jsonl(out / policy / "metrics.jsonl")
                 row["steps"] = steps[-1].get("kept_step", steps[-1]["step"])
                 row |= of_run(config, policy)
@@ -171,7 +168,6 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     for of in ("polite", "people"):  # by hand: annotate's rows, the policy against the start
         if (blind := out / f"blind-{of}.jsonl").exists():
             found["readers"][of] = of_readers(read_jsonl(blind), str(out / f"{of}-grpo-0"))
-    found["agreement"] = {name: agreement(each) for name, each in both.items()}
     return rounded(found)
 
 
@@ -276,11 +272,13 @@ def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
 
 
 def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
-    """Markdown: how often two judges prefer the same of two answers."""
-    rows = found["agreement"][of]
-    return markdown(
-        ["two judges", "say the same"], [[name, share(part)] for name, part in rows.items()]
-    )
+    """Markdown: how often two judges prefer the same of two answers, over all trained policies."""
+    policies = found["agreement"].get(of, {})
+    lines = []
+    for name in dict.fromkeys(name for counts in policies.values() for name in counts):
+        same, decided = map(sum, zip(*(counts[name] for counts in policies.values()), strict=True))
+        lines.append([name, share(counted(np.repeat([1.0, 0.0], [same, decided - same])))])
+    return markdown(["two judges", "say the same"], lines)
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -289,9 +287,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
     shown = {"reward models": table_of_judges(found), "in short": in_short(found, "polite")}
     shown["people, in short"] = in_short(found, "people")
     shown["people's judges"] = table_of_judges(found, "people-payer")
-    shown["agreement"] = (
-        table_of_agreement(found, "polite") if "polite" in found["agreement"] else []
-    )
+    shown["agreement"] = table_of_agreement(found, "polite")
     shown |= {f"readers, {of}": table_of_readers(rows) for of, rows in found["readers"].items()}
     return shown | {of: table(found, of) for of in files}
 
@@ -307,11 +303,8 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
         ("share that ended", ("ended",), (0, 1), None),
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
-        figure.suptitle(
-            "The judge prefers what was trained; right answers are no more frequent after GRPO",
-            x=0.01,
-            ha="left",
-        )
+        title = "The judge prefers what was trained; right answers are no more frequent after GRPO"
+        figure.suptitle(title, x=0.01, ha="left")
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
         ):
