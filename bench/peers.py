@@ -171,6 +171,7 @@ def measured(case: Case, threads: int, pairs: int) -> dict[str, Any]:
             )  # fmt: skip
     return {
         "described": f"{WORK[case.task]}, {case.preset}: {case.described}",
+        "date": time.strftime("%Y-%m-%d"),
         "case": asdict(case) | {"folder": ""},
         "gigaflops": {count: round(rate / 1e9) for count, rate in ceilings.items()},
         "ratios": ratios(rows), "sides": rows,
@@ -232,12 +233,11 @@ def table(found: dict[str, Any]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Where, with what and when it is measured."""
+    """Where and with what it is measured."""
     versions = {name: version(name) for name in ("torch", *NEEDED)}
     return {
         "processor": processor(), "cores": cores(),
         "versions": {"python": platform.python_version()} | versions,
-        "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
 
 

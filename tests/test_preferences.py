@@ -32,7 +32,7 @@ from studies.preferences.judges import (
     verdicts,
 )
 from studies.preferences.plan import PreferencesConfig, file_of, plan
-from studies.preferences.recording import by_policy, of_readers
+from studies.preferences.recording import by_policy, of_readers, of_right, rows_of, write_to_read
 
 THINGS = "gold silver iron lead tin zinc copper nickel".split()
 
@@ -111,6 +111,8 @@ def test_every_third_of_the_instructions_is_held_out_once_and_teaches_its_judge(
         }
         assert asked == trained
         held_out.update(asked)
+        rows = rows_of(config, f"people-{fold}", train=False)
+        assert rows and {row["annotators_for_chosen"] for row in rows} == {3}
     assert len(held_out) == 60 and {*held_out.values()} == {1}
 
 
@@ -270,3 +272,19 @@ def test_a_tie_of_a_reader_is_half_and_repeats_are_not_counted() -> None:
     shares = {name: (part["share"], part["of"]) for name, part in found.items()}
     assert shares == {"A": (0.5, 3), "B": (1.0, 2), "A, B: the same": (0.5, 2)}
     assert (found["A"]["both ended"]["share"], found["A"]["both ended"]["of"]) == (0.75, 2)
+
+
+def test_readers_mark_short_answers_beside_the_rule(tmp_path: Path) -> None:
+    """Four answers, of which the rule calls two right and a reader one: chance would agree in half."""
+    asked, output = "What is Sweden's capital?", "Sweden's capital is Stockholm."
+    answers = ["Stockholm.", "It is Stockholm, or Oslo.", "Oslo.", "Sweden."]
+    rows = [{"asked": asked, "output": output, "answer": answer} for answer in answers]
+    write_to_read(file := tmp_path / "right.jsonl", [*rows, *rows, rows[0] | {"asked": "Hi?"}])
+    written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert sorted(row["answer"] for row in written) == sorted(answers) and not of_right(written)
+    marked = [row | {"R": row["answer"] == answers[0], "S": True} for row in written]
+    found = of_right([*marked[:3], marked[3] | {"T": False}])
+    assert {*found} == {"the rule, R", "the rule, S", "R, S"}
+    of_rule = found["the rule, R"]
+    assert (of_rule["share"], of_rule["kappa"], of_rule["right"]) == (0.75, 0.5, [2, 1])
+    assert found["R, S"]["kappa"] == 0.0

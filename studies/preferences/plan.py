@@ -23,7 +23,7 @@ Stage = Literal["polite", "people", "controls"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 REWARD_MODEL, GRPO = "reward_model.reward_model_training", "rl.grpo_engine"
 DPO, FINETUNING = "rl.dpo_engine", "gpt.finetuning"
-QUICK = 100  # pairs of a file in a quick look
+QUICK = 60  # pairs of a file in a quick look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,8 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     write_files(config)
     jobs: dict[str, Job] = {}
     model = config.model.resolve()
-    short: dict[str, Any] = dict(steps=2, eval_prompts=4, test_prompts=4) if config.quick else {}
+    short: dict[str, Any] = dict(steps=2, eval_prompts=2, test_prompts=2) if config.quick else {}
+    few = dict(prompts_per_step=1, group_size=4) if config.quick else {}  # answers of a step
 
     def add(name: str, stage: Stage, kind: str, *needs: str, **arguments: Any) -> str:
         code = ("studies.bench", "studies.preferences.measure") if kind == "answers" else ()
@@ -93,7 +94,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
         )
         flags = dict(data=file_of(config, pairs), model=model, seed=seed, **rest, **own)
         if command == GRPO:
-            flags["reward_model"] = config.out / payer
+            flags |= few | {"reward_model": config.out / payer}
         add(name, stage, command, *[payer] * (command == GRPO), **flags)
         measured(name, stage, pairs, payer, name)
 

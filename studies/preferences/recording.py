@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data.records import PreferenceRecord
-from harness.files import read_json, read_jsonl, read_object
+from harness.files import read_json, read_jsonl, read_object, write_text
 from harness.run_folder import CONFIG_FILE
 from report.style import COLOURS, SERIES
 from studies.pages import drawing, markdown, rounded, spread
@@ -27,11 +28,12 @@ from studies.preferences.judges import (
     verdicts,
 )
 from studies.preferences.measure import MEASURED, margins, pairs_of, scored, tested
-from studies.preferences.plan import PreferencesConfig
+from studies.preferences.plan import PreferencesConfig, file_of
 from studies.runner import Job, read_record
 
 Found = dict[str, Any]
 SHOWN = 24  # answers of each policy in the recording
+TO_READ = 60  # answers by which readers check `is_right`
 JUDGES = {"judge": "the other half's reward model", "words": "words", "rule": "polite words"}
 POLICIES = {  # of a job's name, in the order of tables
     "start": "as published", "again": "drawn again until it ends", "best": "best of 8, same payer",
@@ -40,20 +42,23 @@ POLICIES = {  # of a job's name, in the order of tables
 }  # fmt: skip
 
 
-def as_rows(records: Sequence[PreferenceRecord]) -> list[Found]:
-    return [{"chosen": r.chosen, "rejected": r.rejected} | dict(r.meta) for r in records]
+def rows_of(config: PreferencesConfig, pairs: str, *, train: bool) -> list[Found]:
+    """The pairs of a file that are trained on, or held out, with how many people preferred `chosen`."""
+    rows = {
+        (r["prompt"], r["chosen"], r["rejected"]): r for r in read_jsonl(file_of(config, pairs))
+    }
+    return [rows[r.prompt, r.chosen, r.rejected] for r in pairs_of(config, pairs, train=train)]
 
 
 def word_judge(config: PreferencesConfig, pairs: str) -> WordJudge:
     """The linear judge of what a reward model learned from."""
-    return WordJudge.fitted(as_rows(pairs_of(config, pairs, train=True)))
+    return WordJudge.fitted(rows_of(config, pairs, train=True))
 
 
 def of_reward_model(config: PreferencesConfig, name: str, pairs: str) -> Found:
     """How it, a linear judge of the same pairs, and the longer answer order the held-out pairs."""
-    held_out, words = pairs_of(config, pairs, train=False), word_judge(config, pairs)
-    by_words = [words.score(r.chosen) - words.score(r.rejected) for r in held_out]
-    rows = as_rows(held_out)
+    rows, words = rows_of(config, pairs, train=False), word_judge(config, pairs)
+    by_words = [words.score(row["chosen"]) - words.score(row["rejected"]) for row in rows]
     return {
         "train_pairs": len(pairs_of(config, pairs, train=True)),
         "accuracy": agree_with_people(np.array(margins(config, name, pairs)), rows),
@@ -134,6 +139,36 @@ def of_readers(rows: Sequence[Row], policy: str) -> Found:
     return found
 
 
+def kappa(one: Sequence[bool], other: Sequence[bool]) -> float:
+    """Cohen's (1960): how much oftener than by chance two say the same, 1 for always and 0 for chance."""
+    a, b = np.array(one, float), np.array(other, float)
+    by_chance = a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean())
+    return float(((a == b).mean() - by_chance) / max(1 - by_chance, 1e-9))
+
+
+def of_right(rows: Sequence[Row]) -> Found:
+    """How `is_right` and each reader mark the same answers. A row's further keys are its readers."""
+    said = {"the rule": [bool(is_right(r["asked"], r["output"], r["answer"])) for r in rows]}
+    readers = [
+        key for key in rows[0]
+        if key not in ("asked", "output", "answer") and all(key in row for row in rows)
+    ]  # fmt: skip
+    said |= {name: [row[name] for row in rows] for name in readers}
+    return {
+        f"{one}, {two}": counted(np.equal(said[one], said[two]).astype(float))
+        | {"kappa": kappa(said[one], said[two]), "right": [sum(said[one]), sum(said[two])]}
+        for one, two in itertools.combinations(said, 2)
+    }
+
+
+def write_to_read(path: Path, answers: Sequence[Found]) -> None:
+    """Some answers with a known short one, for a reader to add a key of its name to, true or false."""
+    known = {(row["asked"], row["answer"]): row for row in answers}
+    kept = [row for row in known.values() if is_right(*row.values()) is not None]
+    random.Random(TO_READ).shuffle(kept)
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in kept[:TO_READ]))
+
+
 def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     """All that the jobs which are done have measured."""
     out = config.out
@@ -144,6 +179,7 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
         if re.search("payer|judge", name):
             found["reward models"][name] = of_reward_model(config, name, files[name])
     starts: dict[str, Found] = {}
+    to_read: list[Found] = []
     for job in done.values():
         judge = "" if job.is_command else judge_of(job.arguments["pairs"])
         if judge not in done:
@@ -156,6 +192,12 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
                 asked = [record.meta["asked"] for record in tested(config, pairs)]
                 found["answers"][pairs] = {"asked": asked[:SHOWN]}
             row = beside(about, starts[pairs])
+            if "right" in about:
+                both = zip(tested(config, pairs), about["answers"], strict=True)
+                to_read += [
+                    {"asked": r.meta["asked"], "output": r.meta["output"], "answer": text}
+                    for r, text in both
+                ]
             if policy in done:
                 same = agreement(about, starts[pairs])
                 found["agreement"].setdefault(pairs.split("-")[0], {})[policy] = same
@@ -168,6 +210,11 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     for of in ("polite", "people"):  # by hand: annotate's rows, the policy against the start
         if (blind := out / f"blind-{of}.jsonl").exists():
             found["readers"][of] = of_readers(read_jsonl(blind), str(out / f"{of}-grpo-0"))
+    path = out / "right.jsonl"
+    if to_read and not path.exists():
+        write_to_read(path, to_read)
+    if to_read:
+        found["right"] = of_right(read_jsonl(path))
     return rounded(found)
 
 
@@ -257,6 +304,15 @@ def table_of_readers(readers: Mapping[str, Any]) -> list[str]:
     return markdown(["reader", "the trained policy is preferred", "where both ended"], lines)
 
 
+def table_of_right(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: whether readers mark short answers as the rule does."""
+    lines = [
+        [name, share(row), f"{row['kappa']:.2f}", " and ".join(map(str, row["right"]))]
+        for name, row in found.get("right", {}).items()
+    ]
+    return markdown(["two who mark", "the same mark", "Cohen's kappa", "marked right"], lines)
+
+
 def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
     """Markdown: how reward models and their linear neighbours order pairs that they have not seen."""
     lines = []
@@ -269,6 +325,17 @@ def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
             lines.append([title, str(row["train_pairs"]), *cells, share(parts["the longer one"])])
     titles = ["judge", "pairs", "held-out pairs ordered right", "of equal length"]
     return markdown([*titles, "where the shorter is chosen", "the longer one wins"], lines)
+
+
+def table_of_votes(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: how reward models order pairs on which all three people agreed, and two of three."""
+    keys = ("3 of 3 agree", "2 of 3 agree")
+    lines = [
+        [name, *(share(row["accuracy"][key]) for key in keys)]
+        for name, row in found["reward models"].items()
+        if keys[0] in row["accuracy"]
+    ]
+    return markdown(["judge", "all three people agree", "two of three"], lines)
 
 
 def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
@@ -288,6 +355,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
     shown["people, in short"] = in_short(found, "people")
     shown["people's judges"] = table_of_judges(found, "people-payer")
     shown["agreement"] = table_of_agreement(found, "polite")
+    shown["right"], shown["votes"] = table_of_right(found), table_of_votes(found)
     shown |= {f"readers, {of}": table_of_readers(rows) for of, rows in found["readers"].items()}
     return shown | {of: table(found, of) for of in files}
 
