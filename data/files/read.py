@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -335,6 +335,56 @@ def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
     return PromptRecord(prompt, content.answer, others)
 
 
+@dataclass
+class _Counts:
+    """What is odd about the rows that are kept, and in what form their prompts are written."""
+
+    notes: Counter[str] = field(default_factory=Counter)
+    forms: Counter[str] = field(default_factory=Counter)
+    foreign: Counter[str] = field(default_factory=Counter)  # marks of other chats
+    truths: set[str] = field(default_factory=set)  # columns of ground truths
+
+    def add(self, record: Record, row: Row, found: Content, content: Content) -> None:
+        """A row as the file has it, and as it is used."""
+        notes = self.notes
+        notes.update({side.odd for side in content.sides if side.odd})
+        notes["an answer inside what its prompt opens, and never closes"] += _unclosed(record)
+        notes["prompt taken off the head of the answers"] += content.repeated
+        if found.answer is not None:
+            self.truths.add(found.truth)
+            if isinstance(record, PromptRecord) and found.truth != "answer":
+                notes[f"ground truth from {found.truth!r}"] += 1
+        notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
+        notes["ratings that are no numbers"] += lead != lead
+
+    def add_form(
+        self, record: Record, found: Content, content: Content,
+        ended: Sequence[Answered], chat: ChatForm | None,
+    ) -> None:  # fmt: skip
+        """The form of a row that no run has recorded; `ended` is without the mark of an end."""
+        notes = self.notes
+        if held := [mark for side in ended if (mark := mark_in(side, chat))]:
+            self.foreign[held[0]] += 1
+        notes["a mark of the end taken off"] += list(ended) != list(found.sides)
+        notes["a list written as text, such as of messages in a table,"] += any(
+            map(_is_listed, found.sides)
+        )
+        as_it_is = content.sides[0].prompt == found.sides[0].prompt
+        if as_it_is:
+            notes["no space or line break between prompt and answer"] += _touches(record)
+            notes["a blank ends the prompt, better put before the answer"] += (
+                BLANK_END.search(record.prompt) is not None
+            )
+        ours = OURS if chat is None else chat.name
+        self.forms["the form that the file has" if as_it_is else ours] += 1
+
+    def all_notes(self) -> Counter[str]:
+        marks = self.foreign
+        if marks:
+            self.notes[f"marks of another chat, such as {max(marks, key=len)!r},"] = marks.total()
+        return self.notes
+
+
 def _read(
     path: str | Path,
     convert: Callable[[Format, Content, Row], Record],
@@ -344,12 +394,9 @@ def _read(
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     records: list[Record] = []
     dropped: Counter[str] = Counter()
-    notes: Counter[str] = Counter()
-    forms: Counter[str] = Counter()
-    foreign: Counter[str] = Counter()
+    counts = _Counts()
     columns: dict[str, None] = {}
     rated: dict[str, str] = {}
-    truths: set[str] = set()
     is_prompt = convert is _prompt
     kind: Format | None = None
     for place, row in rows_of(path):
@@ -361,40 +408,21 @@ def _read(
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
             form = None if recorded else chat
             ended = found.sides if recorded else [without_end(side, chat) for side in found.sides]
-            sides = [written(side, form, learned=not is_prompt) for side in ended]
-            content = found._replace(sides=sides)
-            turns = recorded_turns(row) if recorded else sides[0].turns
-            messages = any(isinstance(row.get(key), MESSAGES) for key in IN_MESSAGES)
-            record = replace(
-                convert(kind, content, row),
-                question=_question(found, row), turns=turns, in_messages=messages,
-            )  # fmt: skip
-            if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
-                raise DropRow(f"{chat.end} within an answer")
-            records.append(record)
-            if not recorded and (held := [m for side in ended if (m := mark_in(side, chat))]):
-                foreign[held[0]] += 1
-            notes.update({side.odd for side in sides if side.odd})
-            notes["an answer inside what its prompt opens, and never closes"] += _unclosed(record)
-            answers = sum(side.response is not None for side in content.sides)
-            notes["a mark of the end taken off"] += list(ended) != list(found.sides)
-            notes["prompt taken off the head of the answers"] += content.repeated
-            if is_prompt and found.answer is not None and found.truth != "answer":
-                notes[f"ground truth from {found.truth!r}"] += 1
-            truths |= {found.truth} if found.answer is not None else set()
-            notes["the chosen answer is rated lower"] += (lead := lead_of(row) or 0) < 0
-            notes["ratings that are no numbers"] += lead != lead
-            notes["a list written as text, such as of messages in a table,"] += (
-                not recorded and any(map(_is_listed, found.sides))
+            content = found._replace(
+                sides=[written(side, form, learned=not is_prompt) for side in ended]
             )
-            as_it_is = sides[0].prompt == found.sides[0].prompt
-            if as_it_is and not recorded:
-                notes["no space or line break between prompt and answer"] += _touches(record)
-                notes["a blank ends the prompt, better put before the answer"] += (
-                    BLANK_END.search(record.prompt) is not None
-                )
-            ours = OURS if chat is None else chat.name
-            forms["the form that the file has" if as_it_is else ours] += not recorded
+            record = replace(
+                convert(kind, content, row), question=_question(found, row),
+                turns=recorded_turns(row) if recorded else content.sides[0].turns,
+                in_messages=any(isinstance(row.get(key), MESSAGES) for key in IN_MESSAGES),
+            )  # fmt: skip
+            if form is not None and form.end and _ends_within(record, form.end):
+                raise DropRow(f"{form.end} within an answer")
+            records.append(record)
+            counts.add(record, row, found, content)
+            if not recorded:
+                counts.add_form(record, found, content, ended, chat)
+            answers = sum(side.response is not None for side in content.sides)
         except BadRow as error:
             raise bad_row(path, place, error) from None
         except DropRow as reason:
@@ -403,16 +431,16 @@ def _read(
             break
     if kind is None or not records:
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
-    if foreign:
-        notes[f"marks of another chat, such as {max(foreign, key=len)!r},"] = foreign.total()
+    notes = counts.all_notes()
     notes["the same two answers judged the other way round"] += _contradicted(records)
     used = {SPLIT_KEY, ""}.union(kind.keys, kind.more, rated, rated.values())
-    used = used - {*TRUTHS} | truths if is_prompt else used.union(LABELS)
+    used = used - {*TRUTHS} | counts.truths if is_prompt else used.union(LABELS)
     used |= set(LEARNED if UNLEARNED in dropped else ())
     unread = [key for key in columns if key not in used]
     return ReadResult(
-        records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
-    )
+        records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers,
+        dict(+counts.forms),
+    )  # fmt: skip
 
 
 def _question(found: Content, row: Row) -> str:
