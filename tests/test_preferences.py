@@ -32,7 +32,14 @@ from studies.preferences.judges import (
     verdicts,
 )
 from studies.preferences.plan import PreferencesConfig, file_of, plan
-from studies.preferences.recording import by_policy, of_readers, of_right, rows_of, write_to_read
+from studies.preferences.recording import (
+    by_policy,
+    of_readers,
+    of_right,
+    rows_of,
+    table_of_judges,
+    write_to_read,
+)
 
 THINGS = "gold silver iron lead tin zinc copper nickel".split()
 
@@ -288,3 +295,23 @@ def test_readers_mark_short_answers_beside_the_rule(tmp_path: Path) -> None:
     of_rule = found["the rule, R"]
     assert (of_rule["share"], of_rule["kappa"], of_rule["right"]) == (0.75, 0.5, [2, 1])
     assert found["R, S"]["kappa"] == 0.0
+
+
+def test_a_kind_of_judges_is_counted_over_all_of_its_splits() -> None:
+    """Half of 10 and all of 30 are 35 of 40; a part that one row lacks is no column."""
+
+    def parts(share: float, of: int, *more: str) -> dict[str, object]:
+        part = {"share": share, "of": of, "interval": [0.0, 1.0]}
+        return dict.fromkeys(
+            ("all", "of equal length", "shorter chosen", "the longer one", *more), part
+        )
+
+    rows = {
+        "a-0": {"accuracy": parts(0.5, 10, "3 of 3 agree"), "of words": parts(1.0, 10), "train_pairs": 1},
+        "a-1": {"accuracy": parts(1.0, 30), "of words": parts(1.0, 30), "train_pairs": 1},
+        "b-0": {"accuracy": parts(0.0, 9), "of words": parts(0.0, 9), "train_pairs": 1},
+    }  # fmt: skip
+    lines = table_of_judges({"reward models": rows}, "a")
+    assert len(lines) == 2 + 2 * 2 + 2 and "all three" not in lines[0]
+    assert lines[-2].split("|")[3].strip() == "0.88 of 40 (0.74 to 0.95)"
+    assert len(table_of_judges({"reward models": rows})) == 2 + 3 * 2

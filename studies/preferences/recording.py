@@ -16,6 +16,7 @@ import numpy as np
 from harness.files import read_json, read_jsonl, read_object, write_text
 from harness.run_folder import CONFIG_FILE
 from report.style import COLOURS, SERIES
+from reward_model.accuracy_report import wilson_interval
 from studies.pages import drawing, markdown, rounded, spread
 from studies.preferences.judges import (
     Row,
@@ -313,29 +314,37 @@ def table_of_right(found: Mapping[str, Any]) -> list[str]:
     return markdown(["two who mark", "the same mark", "Cohen's kappa", "marked right"], lines)
 
 
+PARTS = {  # of held-out pairs, in the order of columns
+    "all": "held-out pairs ordered right", "of equal length": "of equal length",
+    "shorter chosen": "where the shorter is chosen", "3 of 3 agree": "all three people agree",
+    "2 of 3 agree": "two of three",
+}  # fmt: skip
+
+
+def together(parts: Sequence[Mapping[str, Any]]) -> Found:
+    """One share of several, whose pairs are different ones."""
+    right, of = sum(part["share"] * part["of"] for part in parts), sum(p["of"] for p in parts)
+    return {"share": right / of, "of": of, "interval": wilson_interval(right, of)}
+
+
 def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
-    """Markdown: how reward models and their linear neighbours order pairs that they have not seen."""
+    """Markdown: how reward models and their linear neighbours order pairs that they have not seen.
+
+    Of one kind of them, `of`, also over all of its splits.
+    """
+    rows = {name: row for name, row in found["reward models"].items() if name.startswith(of)}
+    keys = [key for key in PARTS if all(key in row["accuracy"] for row in rows.values())]
     lines = []
-    for name, row in found["reward models"].items():
-        if not name.startswith(of):
-            continue
+    for name, row in rows.items():
         for by, title in (("accuracy", name), ("of words", f"words of {name}")):
-            parts = row[by]
-            cells = [share(parts[key]) for key in ("all", "of equal length", "shorter chosen")]
-            lines.append([title, str(row["train_pairs"]), *cells, share(parts["the longer one"])])
-    titles = ["judge", "pairs", "held-out pairs ordered right", "of equal length"]
-    return markdown([*titles, "where the shorter is chosen", "the longer one wins"], lines)
-
-
-def table_of_votes(found: Mapping[str, Any]) -> list[str]:
-    """Markdown: how reward models order pairs on which all three people agreed, and two of three."""
-    keys = ("3 of 3 agree", "2 of 3 agree")
-    lines = [
-        [name, *(share(row["accuracy"][key]) for key in keys)]
-        for name, row in found["reward models"].items()
-        if keys[0] in row["accuracy"]
-    ]
-    return markdown(["judge", "all three people agree", "two of three"], lines)
+            cells = [share(row[by][key]) for key in (*keys, "the longer one")]
+            lines.append([title, str(row["train_pairs"]), *cells])
+    for by, title in (("accuracy", "all of them"), ("of words", "words, all of them")):
+        if of and len(rows) > 1:
+            each = [[row[by][key] for row in rows.values()] for key in (*keys, "the longer one")]
+            lines.append([title, "", *(share(together(parts)) for parts in each)])
+    titles = [PARTS[key] for key in keys]
+    return markdown(["judge", "pairs", *titles, "the longer one wins"], lines)
 
 
 def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
@@ -355,7 +364,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[str]]:
     shown["people, in short"] = in_short(found, "people")
     shown["people's judges"] = table_of_judges(found, "people-payer")
     shown["agreement"] = table_of_agreement(found, "polite")
-    shown["right"], shown["votes"] = table_of_right(found), table_of_votes(found)
+    shown["right"] = table_of_right(found)
     shown |= {f"readers, {of}": table_of_readers(rows) for of, rows in found["readers"].items()}
     return shown | {of: table(found, of) for of in files}
 
@@ -371,7 +380,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
         ("share that ended", ("ended",), (0, 1), None),
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
-        title = "The judge prefers what was trained; right answers are no more frequent after GRPO"
+        title = "The judge prefers what was trained; changes of right answers may be chance"
         figure.suptitle(title, x=0.01, ha="left")
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
