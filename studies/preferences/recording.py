@@ -380,7 +380,7 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
         ("share that ended", ("ended",), (0, 1), None),
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
-        title = "The judge prefers what was trained; changes of right answers may be chance"
+        title = "Where both ended, the judge prefers GRPO's answers; changes of right answers may be chance"
         figure.suptitle(title, x=0.01, ha="left")
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
