@@ -1,7 +1,7 @@
 """Preference pairs and a published chat model: what training makes of them, beside every control.
 
     python -m studies preferences --model runs/smollm2 --pairs pairs.json --people people.jsonl
-    python -m studies preferences polite --seeds 1      (--quick: half an hour, to see it work)
+    python -m studies preferences polite --seeds 1      (--quick: ten minutes, to see it work)
 
 Two files, one question each. Of the polite pairs one half trains the reward model that pays GRPO, by the
 printed commands with all their defaults, and is what DPO and fine-tuning read; the other half trains a
