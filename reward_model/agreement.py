@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from reward_model.accuracy_report import share, wilson_interval
@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 UNTOLD = "A coin could have done that: more pairs would tell (--pairs), if you prefer one at all."
 
 
-def kappa(pairs: Sequence[tuple[str, str]]) -> float:
+def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float:
     """Cohen's kappa (1960) of two people's verdicts, (p_o - p_e) / (1 - p_e); NaN where p_e is 1."""
     alike = sum(a == b for a, b in pairs) / len(pairs)  # p_o
     one, other = (Counter(side) for side in zip(*pairs, strict=True))

@@ -174,8 +174,11 @@ def agree_with_people(margins: Array, rows: Sequence[Row]) -> dict[str, Any]:
     return found | {"the longer one": counted((1 + np.sign(ratio)) / 2)}
 
 
+def share_of(won: float, of: int) -> dict[str, Any]:
+    """So many won of so many, a tie as half: the share, and Wilson's interval."""
+    return {"share": won / of if of else None, "of": of, "interval": wilson_interval(won, of)}
+
+
 def counted(won: Array) -> dict[str, Any]:
-    """Mean, how many, and Wilson's interval of verdicts."""
-    count = len(won)
-    share = float(won.mean()) if count else None
-    return {"share": share, "of": count, "interval": wilson_interval(float(won.sum()), count)}
+    """Of verdicts, 1 for one that was won."""
+    return share_of(float(won.sum()), len(won))

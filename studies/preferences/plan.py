@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,6 +23,12 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 REWARD_MODEL, GRPO = "reward_model.reward_model_training", "rl.grpo_engine"
 DPO, FINETUNING = "rl.dpo_engine", "gpt.finetuning"
 QUICK = 60  # pairs of a file in a quick look
+STEPS = {"steps": 2}
+ENGINE = STEPS | {"eval_prompts": 2, "test_prompts": 2}
+SHORT = {  # flags of a quick look
+    REWARD_MODEL: STEPS, FINETUNING: STEPS, DPO: ENGINE,
+    GRPO: ENGINE | {"prompts_per_step": 1, "group_size": 4},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,30 +77,29 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     write_files(config)
     jobs: dict[str, Job] = {}
     model = config.model.resolve()
-    short: dict[str, Any] = dict(steps=2, eval_prompts=2, test_prompts=2) if config.quick else {}
-    few = dict(prompts_per_step=1, group_size=4) if config.quick else {}  # answers of a step
 
     def add(name: str, stage: Stage, kind: str, *needs: str, **arguments: Any) -> str:
         code = ("studies.bench", "studies.preferences.measure") if kind == "answers" else ()
         jobs[name] = Job(name, kind, arguments, needs, frozenset([stage]), code=code)
         return name
 
+    def run(
+        name: str, stage: Stage, command: str, pairs: str, seed: int, *needs: str, **own: Any
+    ) -> str:
+        flags = own | (SHORT[command] if config.quick else {})
+        data = file_of(config, pairs)
+        return add(name, stage, command, *needs, data=data, model=model, seed=seed, **flags)
+
     def reward_model(name: str, stage: Stage, pairs: str, seed: int) -> str:
-        steps = {"steps": 2} if config.quick else {}
-        return add(
-            name, stage, REWARD_MODEL, data=file_of(config, pairs), model=model, seed=seed, **steps
-        )
+        return run(name, stage, REWARD_MODEL, pairs, seed)
 
     def policy(
         name: str, stage: Stage, command: str, pairs: str, payer: str, seed: int, **own: Any
     ) -> None:
-        rest: Mapping[str, Any] = (
-            short if command != FINETUNING else {k: short[k] for k in ("steps",) if k in short}
-        )
-        flags = dict(data=file_of(config, pairs), model=model, seed=seed, **rest, **own)
         if command == GRPO:
-            flags |= few | {"reward_model": config.out / payer}
-        add(name, stage, command, *[payer] * (command == GRPO), **flags)
+            run(name, stage, GRPO, pairs, seed, payer, reward_model=config.out / payer, **own)
+        else:
+            run(name, stage, command, pairs, seed, **own)
         measured(name, stage, pairs, payer, name)
 
     def measured(name: str, stage: Stage, pairs: str, payer: str, *needs: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 import statistics
@@ -13,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.files import read_json, read_jsonl, read_object, write_text
+from harness.files import append_jsonl, read_json, read_jsonl, read_object
 from harness.run_folder import CONFIG_FILE
 from report.style import COLOURS, SERIES
-from reward_model.accuracy_report import wilson_interval
+from reward_model.agreement import kappa
 from studies.pages import drawing, markdown, rounded, spread
 from studies.preferences.judges import (
     Row,
@@ -26,6 +25,7 @@ from studies.preferences.judges import (
     is_right,
     length_controlled,
     polite_words,
+    share_of,
     verdicts,
 )
 from studies.preferences.measure import MEASURED, margins, pairs_of, scored, tested
@@ -74,11 +74,12 @@ def of_run(config: PreferencesConfig, name: str) -> Found:
     return {"cpu_minutes": read_record(config.out / name)["cpu"] / 60, "revision": revision}
 
 
-def answered(config: PreferencesConfig, job: Job, judge: str) -> dict[str, Found]:
+def answered(
+    config: PreferencesConfig, job: Job, judge: str, asked: Sequence[Row]
+) -> dict[str, Found]:
     """The answers of a job by policy, and what the judges say of each."""
     path, pairs = config.out / job.name / MEASURED, job.arguments["pairs"]
     words = word_judge(config, "polite-b" if judge == "polite-judge" else judge)
-    asked = [record.meta for record in tested(config, pairs)]
     scores, found = scored(config, judge, pairs, path), read_json(path)
     for name, about in found.items():
         texts = about["answers"]
@@ -140,34 +141,32 @@ def of_readers(rows: Sequence[Row], policy: str) -> Found:
     return found
 
 
-def kappa(one: Sequence[bool], other: Sequence[bool]) -> float:
-    """Cohen's (1960): how much oftener than by chance two say the same, 1 for always and 0 for chance."""
-    a, b = np.array(one, float), np.array(other, float)
-    by_chance = a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean())
-    return float(((a == b).mean() - by_chance) / max(1 - by_chance, 1e-9))
-
-
 def of_right(rows: Sequence[Row]) -> Found:
     """How `is_right` and each reader mark the same answers. A row's further keys are its readers."""
     said = {"the rule": [bool(is_right(r["asked"], r["output"], r["answer"])) for r in rows]}
     readers = [
-        key for key in rows[0]
+        key for key in (rows[0] if rows else ())
         if key not in ("asked", "output", "answer") and all(key in row for row in rows)
     ]  # fmt: skip
     said |= {name: [row[name] for row in rows] for name in readers}
-    return {
-        f"{one}, {two}": counted(np.equal(said[one], said[two]).astype(float))
-        | {"kappa": kappa(said[one], said[two]), "right": [sum(said[one]), sum(said[two])]}
-        for one, two in itertools.combinations(said, 2)
-    }
+    found = {}
+    for one, two in itertools.combinations(said, 2):
+        both = [*zip(said[one], said[two], strict=True)]
+        found[f"{one}, {two}"] = share_of(sum(a == b for a, b in both), len(both)) | {
+            "kappa": kappa(both), "right": [sum(said[one]), sum(said[two])]
+        }  # fmt: skip
+    return found
 
 
 def write_to_read(path: Path, answers: Sequence[Found]) -> None:
     """Some answers with a known short one, for a reader to add a key of its name to, true or false."""
     known = {(row["asked"], row["answer"]): row for row in answers}
-    kept = [row for row in known.values() if is_right(*row.values()) is not None]
+    kept = [
+        row for row in known.values()
+        if is_right(row["asked"], row["output"], row["answer"]) is not None
+    ]  # fmt: skip
     random.Random(TO_READ).shuffle(kept)
-    write_text(path, "".join(f"{json.dumps(row)}\n" for row in kept[:TO_READ]))
+    append_jsonl(path, kept[:TO_READ])
 
 
 def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
@@ -186,18 +185,17 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
         if judge not in done:
             continue
         pairs = job.arguments["pairs"]
-        for policy, about in answered(config, job, judge).items():
+        asked = [record.meta for record in tested(config, pairs)]
+        for policy, about in answered(config, job, judge, asked).items():
             label = policy if policy in done else f"{pairs.replace('-a', '')}-{policy}"
             if policy == "start":
                 starts[pairs] = about
-                asked = [record.meta["asked"] for record in tested(config, pairs)]
-                found["answers"][pairs] = {"asked": asked[:SHOWN]}
+                found["answers"][pairs] = {"asked": [meta["asked"] for meta in asked[:SHOWN]]}
             row = beside(about, starts[pairs])
             if "right" in about:
-                both = zip(tested(config, pairs), about["answers"], strict=True)
                 to_read += [
-                    {"asked": r.meta["asked"], "output": r.meta["output"], "answer": text}
-                    for r, text in both
+                    {"asked": meta["asked"], "output": meta["output"], "answer": text}
+                    for meta, text in zip(asked, about["answers"], strict=True)
                 ]
             if policy in done:
                 same = agreement(about, starts[pairs])
@@ -211,10 +209,9 @@ def collect(config: PreferencesConfig, done: Mapping[str, Job]) -> Found:
     for of in ("polite", "people"):  # by hand: annotate's rows, the policy against the start
         if (blind := out / f"blind-{of}.jsonl").exists():
             found["readers"][of] = of_readers(read_jsonl(blind), str(out / f"{of}-grpo-0"))
-    path = out / "right.jsonl"
-    if to_read and not path.exists():
-        write_to_read(path, to_read)
     if to_read:
+        if not (path := out / "right.jsonl").exists():
+            write_to_read(path, to_read)
         found["right"] = of_right(read_jsonl(path))
     return rounded(found)
 
@@ -317,14 +314,15 @@ def table_of_right(found: Mapping[str, Any]) -> list[str]:
 PARTS = {  # of held-out pairs, in the order of columns
     "all": "held-out pairs ordered right", "of equal length": "of equal length",
     "shorter chosen": "where the shorter is chosen", "3 of 3 agree": "all three people agree",
-    "2 of 3 agree": "two of three",
+    "2 of 3 agree": "two of three", "the longer one": "the longer one wins",
 }  # fmt: skip
 
 
 def together(parts: Sequence[Mapping[str, Any]]) -> Found:
     """One share of several, whose pairs are different ones."""
-    right, of = sum(part["share"] * part["of"] for part in parts), sum(p["of"] for p in parts)
-    return {"share": right / of, "of": of, "interval": wilson_interval(right, of)}
+    return share_of(
+        sum(part["share"] * part["of"] for part in parts), sum(part["of"] for part in parts)
+    )
 
 
 def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
@@ -337,14 +335,13 @@ def table_of_judges(found: Mapping[str, Any], of: str = "") -> list[str]:
     lines = []
     for name, row in rows.items():
         for by, title in (("accuracy", name), ("of words", f"words of {name}")):
-            cells = [share(row[by][key]) for key in (*keys, "the longer one")]
+            cells = [share(row[by][key]) for key in keys]
             lines.append([title, str(row["train_pairs"]), *cells])
     for by, title in (("accuracy", "all of them"), ("of words", "words, all of them")):
         if of and len(rows) > 1:
-            each = [[row[by][key] for row in rows.values()] for key in (*keys, "the longer one")]
+            each = [[row[by][key] for row in rows.values()] for key in keys]
             lines.append([title, "", *(share(together(parts)) for parts in each)])
-    titles = [PARTS[key] for key in keys]
-    return markdown(["judge", "pairs", *titles, "the longer one wins"], lines)
+    return markdown(["judge", "pairs", *(PARTS[key] for key in keys)], lines)
 
 
 def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
@@ -353,7 +350,7 @@ def table_of_agreement(found: Mapping[str, Any], of: str) -> list[str]:
     lines = []
     for name in dict.fromkeys(name for counts in policies.values() for name in counts):
         same, decided = map(sum, zip(*(counts[name] for counts in policies.values()), strict=True))
-        lines.append([name, share(counted(np.repeat([1.0, 0.0], [same, decided - same])))])
+        lines.append([name, share(share_of(same, decided))])
     return markdown(["two judges", "say the same"], lines)
 
 
