@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -108,3 +109,12 @@ def test_a_median_curve_ends_where_half_of_the_runs_do() -> None:
 
 def test_meanings_have_colours_of_their_own() -> None:
     assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_no_title_is_cut_off_by_the_edge_of_its_figure(drawn: dict[str, Figure]) -> None:
+    for name, figure in drawn.items():
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        for text in (getattr(figure, "_suptitle", None), *(axis.title for axis in figure.axes)):
+            if text is not None and text.get_text():
+                box = text.get_window_extent(renderer)
+                assert box.x0 >= 0 and box.x1 <= figure.bbox.width, (name, text.get_text())

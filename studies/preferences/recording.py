@@ -371,13 +371,13 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     groups = by_policy(found, "polite")
     names = [*groups]
     columns = (
-        ("preferred", ("judge", "both ended", "share"), (0.3, 1), 0.5),
+        ("preferred, both ended", ("judge", "both ended", "share"), (0.3, 1), 0.5),
         ("polite words", ("polite",), (0, None), None),
         ("share right", ("right", "share"), (0, 1), None),
         ("share that ended", ("ended",), (0, 1), None),
     )
     with drawing(folder / "preferences.png", 8.5, 3.4) as figure:
-        title = "Where both ended, the judge prefers GRPO's answers; changes of right answers may be chance"
+        title = "The judge prefers GRPO's answers; changes of right answers may be chance"
         figure.suptitle(title, x=0.01, ha="left")
         for axis, (title, keys, limits, line) in zip(
             figure.subplots(1, len(columns)), columns, strict=True
